@@ -121,7 +121,7 @@ def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it
         hf.run(impatient, id="r")
     with Holdfast(url, options=Options(boundary=cancel)) as hf:
         assert "gave up" == hf.run(impatient, id="r")
-        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailed)]
+        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailure)]
 
     assert (1, [""]) == (len(acted), [x.error.effect for x in failures])
 
@@ -220,7 +220,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
                 result=e.Value(json=Raw(b'"paid"')),
                 by="ann",
             )
-            control.act(hf.store, "r", lambda *_: control.Act([event]))
+            control.update_run(hf.store, "r", lambda *_: control.RunUpdate([event]))
 
     with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
         hf.run(paying, id="r")
@@ -314,7 +314,7 @@ def killed_before_its_second_attempt(store: Store) -> None:
     events = [
         e.RunCreated(run_id="r", agent="late_for_a_retry", input=e.Value(json=Raw(b"{}"))),
         intent,
-        e.CallFailed(**call, error=e.ErrorInfo("ValueError", "no"), retry_at=store.now()),
+        e.CallFailure(**call, error=e.ErrorInfo("ValueError", "no"), retry_at=store.now()),
         e.TimeoutFired(index=1, within_us=50_000, entered_at=0, number=1),
         msgspec.structs.replace(intent, attempt=2),
     ]

@@ -39,7 +39,7 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import sql
-from holdfast.store.base import Append, Creation, NewRun, RowChange, Wanted
+from holdfast.store.base import Append, ClaimFilter, Creation, NewRun, RowChange
 from holdfast.store.postgres import PostgresStore, connections, timeline
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
@@ -231,7 +231,7 @@ def test_claims_and_leases_survive_fast_restarts(
     assert sorted(set(epochs)) == epochs
 
 
-def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
+def test_an_unavailable_server_is_named_and_reconnected_automatically(
     killable_postgres: PostgresServer, opened: Open
 ) -> None:
     """Patience has an end; the store does not have to be opened again."""
@@ -250,7 +250,7 @@ def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
 
 
 class _Echo(socketserver.BaseRequestHandler):
-    """Someone who is no PostgreSQL."""
+    """A server that does not speak the protocol of PostgreSQL."""
 
     def handle(self) -> None:
         while said := self.request.recv(1000):
@@ -289,7 +289,7 @@ def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unav
                 store = PostgresStore(dsn, patience=patience)
                 try:
                     store.renew([("nobody", 1)], lease_us=1)
-                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("nobody")])
+                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("nobody")])
                 finally:
                     store.close()
                 opened += 1
@@ -766,9 +766,7 @@ def test_an_event_from_outside_wakes_a_waiter_in_another_process(
 
 
 @pytest.mark.usefixtures("no_polling")
-def test_a_new_or_released_run_wakes_a_worker_that_waits_for_work(
-    postgres_dsn: str, opened: Open
-) -> None:
+def test_a_new_or_released_run_wakes_an_idle_worker(postgres_dsn: str, opened: Open) -> None:
     """Of another process (NOTIFY) and of the same one."""
     near, far = opened(postgres_dsn), opened(postgres_dsn)
     Log(near)

@@ -10,7 +10,14 @@ from holdfast.core.events import ErrorInfo
 from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.outside import WAKE, Act, act, open_until, what_is_open, whole_state
+from holdfast.store.outside import (
+    WAKE,
+    RunUpdate,
+    open_until,
+    update_run,
+    what_is_open,
+    whole_state,
+)
 from holdfast.store.process import is_held
 
 
@@ -32,7 +39,7 @@ def resolve(
         raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
     wrapped, blob = log.wrap(values.encode(None if done is ... else done))
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
@@ -59,12 +66,12 @@ def resolve(
             why=why,
         )
         change = None if row.status in TERMINAL_STATUSES else WAKE
-        return Act([event], change, [blob] if blob is not None and how == "done" else [])
+        return RunUpdate([event], change, [blob] if blob is not None and how == "done" else [])
 
     # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
     reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
-    act(store, run_id, decide, reads)
+    update_run(store, run_id, decide, reads)
 
 
 def _doubtful(state: RunState, call: int | str | None) -> Call | None:

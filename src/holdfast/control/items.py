@@ -26,7 +26,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.checks import check_text
 from holdfast.store.items import find, is_recorded
-from holdfast.store.outside import Act, act, refuse_ended
+from holdfast.store.outside import RunUpdate, refuse_ended, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import phrase
 
@@ -67,33 +67,33 @@ def _suspend(store: Store, row: RunRow) -> None:
     """No worker is to claim it: it is waiting for the program that executes it."""
     waiting = WaitingFor("owner", row.agent)
 
-    def decide(_: RunState, now: RunRow) -> Act:
+    def decide(_: RunState, now: RunRow) -> RunUpdate:
         if now.status != "pending" or not is_recorded(store, now):
-            return Act()
+            return RunUpdate()
         text = phrase(waiting)
-        return Act(
+        return RunUpdate(
             [e.RunSuspended(waiting_for=text, waits=(waiting,))], RowChange("waiting", None, text)
         )
 
-    act(store, row.id, decide)
+    update_run(store, row.id, decide)
 
 
 def finish(store: Store, run_id: str, result: Any = None) -> None:
     """End a recorded run. One that has ended stays as it is."""
     value, blob = log.wrap(values.encode(result))
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         if row.status in TERMINAL_STATUSES:
-            return Act()
+            return RunUpdate()
         if not is_recorded(store, row):
             raise NotNow(
                 f"run {run_id!r} is executed by Holdfast, so its agent ends it",
                 Remedy("to end it early", f"hf.cancel({run_id!r})", ("cancel", run_id)),
             )
         blobs = [] if blob is None else [blob]
-        return Act([e.RunCompleted(result=value)], RowChange("completed"), blobs)
+        return RunUpdate([e.RunCompleted(result=value)], RowChange("completed"), blobs)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def delete(store: Store, run_id: str) -> None:
@@ -180,8 +180,8 @@ def _canonical(value: e.Value) -> bytes:
 
 
 def _append(store: Store, run_id: str, new: e.ItemPut, blob: Blob | None, held: str) -> None:
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
-        return Act([new], None, [] if blob is None else [blob], held)
+        return RunUpdate([new], None, [] if blob is None else [blob], held)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)

@@ -14,10 +14,10 @@ from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
 from holdfast.store.outside import (
     WAKE,
-    Act,
-    act,
+    RunUpdate,
     everything,
     refuse_ended,
+    update_run,
     what_is_open,
     whole_state,
 )
@@ -27,15 +27,15 @@ from holdfast.store.process import is_held
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Stop the run at its next call, until it is resumed."""
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is already paused")
         live = is_held(row, store.now())
         change = None if live else RowChange("paused", None, "a person to resume it")
-        return Act([e.RunPaused(by=by, why=why)], change)
+        return RunUpdate([e.RunPaused(by=by, why=why)], change)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str = "") -> None:
@@ -44,19 +44,21 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
     if recorded(store, claimed, e.RunReopened) is not None:
         return
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         check_reopen(store, row)
         if row.status in STOPPED:
             now = store.now()
-            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
-        return Act()
+            return RunUpdate(
+                [e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed
+            )
+        return RunUpdate()
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it continues by itself: its log, which may be long, need not be read for that
     reopen_failed_children(store, run_id, by=by, why=why)
     with contextlib.suppress(KeyTaken):  # it has continued
-        act(store, run_id, decide)
+        update_run(store, run_id, decide)
 
 
 STOPPED: Final = ("failed", "paused", "quarantined")
@@ -90,14 +92,16 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     What is recorded must still be asked for, in its order and with its arguments.
     """
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
         if row.status in ("completed", "cancelled"):
             raise NotNow(f"run {run_id!r} is {row.status}, so nothing can be added")
-        return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
+        return RunUpdate(
+            [e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None
+        )
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def reopen_failed_children(store: Store, run_id: str, *, by: str, why: str) -> None:
@@ -120,7 +124,7 @@ def _failed_children(store: Store, run_id: str) -> list[str]:
 def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Start the run's code at its first line again, with its state kept: guards still hold."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         if is_held(row, store.now()):
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
@@ -133,9 +137,9 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
                 "and resolve it first",
                 *(_resolve(run_id, first.step, *way) for way in _WAYS_TO_RESOLVE),
             )
-        return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
+        return RunUpdate([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide, what_is_open)
+    update_run(store, run_id, decide, what_is_open)
 
 
 _WAYS_TO_RESOLVE: Final = (
@@ -166,7 +170,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
         if not state.to_undo:
@@ -177,6 +181,6 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
                 "or it is already undone",
                 *([] if has_ended else [end]),
             )
-        return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
+        return RunUpdate([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide, everything)
+    update_run(store, run_id, decide, everything)

@@ -10,7 +10,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotNow
 from holdfast.store.base import Filter, RunRow, Store
 from holdfast.store.cancel import REASONS
-from holdfast.store.outside import WAKE, Act, act, everything
+from holdfast.store.outside import WAKE, RunUpdate, everything, update_run
 from holdfast.store.pages import newest_first
 from holdfast.store.process import is_held
 
@@ -35,18 +35,18 @@ def _set_limits(
 ) -> None:
     left = budget
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         nonlocal left
         if row.status in ("completed", "cancelled"):
-            return Act()
+            return RunUpdate()
         if is_held(row, store.now()):
             raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
         steps, elapsed = state.steps + state.child_steps, store.now() - state.created_at
         left = budget_use(budget, steps=steps, elapsed_us=elapsed, usage=state.usage).left
         changed = e.LimitsChanged(deadline_at=deadline_at, budget=budget, by=by, why=why)
-        return Act([changed], WAKE if row.status == "waiting" else None)
+        return RunUpdate([changed], WAKE if row.status == "waiting" else None)
 
-    act(store, run_id, decide, everything)
+    update_run(store, run_id, decide, everything)
     for child in _unfinished_children(store, run_id):
         _set_limits(store, child.id, deadline_at, left, by, why)
         if child.status == "failed":
@@ -65,4 +65,4 @@ def _unfinished_children(store: Store, run_id: str) -> list[RunRow]:
 
 def _failed_by_limit(store: Store, run_id: str) -> bool:
     last = log.read_event(run_id, next(iter(newest_first(store, run_id))))
-    return isinstance(last, e.RunFailed) and last.reason in REASONS
+    return isinstance(last, e.RunFailure) and last.reason in REASONS

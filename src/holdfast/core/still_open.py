@@ -1,9 +1,8 @@
 """What is still open in a run, found from the end of its log: requests, and calls without a receipt.
 
 When a run is suspended, its worker knows the whole log and records since when anything is open
-(`RunSuspended.open_since`), and a restart leaves nothing open. So of what is open, the fold of the log from
-there on gives the same as the fold of all of it, for what is open. It does not for anything else: to know what
-a run did, or knows, folds everything.
+(`RunSuspended.open_since`), and a restart leaves nothing open. So for open requests and calls, the fold of the log from
+there on equals the fold of the whole log. For everything else that a run did or knows, fold the whole log.
 
 Pure: records come in newest first, from the caller.
 """
@@ -20,7 +19,7 @@ from holdfast.core.log import Record, read_event
 UNSETTLED: Final = ("running", "in_doubt")
 """A call with such a status may or may not have happened, once no worker executes it."""
 
-_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailed.stored_as}
+_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailure.stored_as}
 Found = Callable[[Record], bool]
 
 
@@ -67,7 +66,7 @@ def tells_of_call(call: int | str) -> Found:
         if record.kind not in _CALLS:
             return False
         event = record.event
-        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed)
+        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure)
         return call in (event.step, f"{event.branch}#{event.index}")
 
     return found

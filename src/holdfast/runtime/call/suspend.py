@@ -1,4 +1,4 @@
-"""Suspend a run: nothing of it executes until something that it is waiting for comes.
+"""Suspend a run: none of its code executes until something that it is waiting for arrives.
 
 One rule for every wait. The suspension is one append that commits only if, in its transaction, the log still ends
 where it was read to, and the run was not woken since its children were looked at. Before it is sent, no open wait
@@ -78,12 +78,12 @@ def _refuse(session: Session) -> None:
 
 
 def _first(session: Session) -> Suspend:
-    """What people are told that the run is waiting for: its oldest open wait."""
+    """What people see that the run is waiting for: its oldest open wait."""
     return next(iter(session.suspensions.values()))
 
 
 def _all_waits(session: Session, why: Suspend) -> tuple[WaitingFor, ...]:
-    """All that branches of the run are waiting for; what people are told first comes first."""
+    """All that branches of the run are waiting for; what people see first comes first."""
     others = (x for one in session.suspensions.values() if one is not why for x in one.waits)
     return (*why.waits, *others)
 

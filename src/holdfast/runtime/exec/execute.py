@@ -221,10 +221,10 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
         by, why = (request.by, request.why) if request else ("", "")
         if journal.life.undo is not None:
             why = "undone" + (f": {why}" if why else "")
-        yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
+        yield from _settle(session, e.RunCancellation(by=by, why=why), "cancelled")
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
-    yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
+    yield from _settle(session, e.RunFailure(error=info, reason=signal.reason), "failed")
     parent = "" if journal.life.created is None else journal.life.created.parent
     root = root_of(session.run_id, parent)
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
@@ -292,7 +292,7 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow[None]:
 def _settle_failure(session: Session, error: Exception) -> Flow[None]:
     step, *also = failed_steps(error) or [0]
     info = error_info(error, session.secrets)
-    yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")
+    yield from _settle(session, e.RunFailure(error=info, step=step, also=tuple(also)), "failed")
     raise RunFailed(session.run_id, info.type, info.message) from error
 
 

@@ -35,7 +35,7 @@ from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.outside import Act, act, everything
+from holdfast.store.outside import RunUpdate, everything, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -117,17 +117,17 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         records[:] = everything(store, run_id)
         return records
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         nonlocal needed
         ended = row.status in TERMINAL_STATUSES
         needed = not ended or any(c.undoable and not c.undone for c in state.calls)
         if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
-            return Act()
+            return RunUpdate()
         request = e.UndoRequested(why="its parent is undone")
-        return Act([request], RowChange("pending", store.now()))
+        return RunUpdate([request], RowChange("pending", store.now()))
 
     with contextlib.suppress(NoSuchRun):
-        act(store, run_id, decide, reads)
+        update_run(store, run_id, decide, reads)
     return store.get(run_id) if needed else None
 
 

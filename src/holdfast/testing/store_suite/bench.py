@@ -16,12 +16,12 @@ from holdfast.core.log import Head, Record, origin, seal, verify
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    ClaimFilter,
     Creation,
     NewRun,
     RowChange,
     RunRow,
     Store,
-    Wanted,
 )
 from holdfast.testing.clock import ManualClock
 
@@ -116,12 +116,12 @@ class Bench:
 
     def due(
         self,
-        *wanted: Wanted | str,
+        *wanted: ClaimFilter | str,
         limit: int = 100,
         exclude: Sequence[str] = (),
     ) -> list[str]:
         """Take what is due; the ids in the order in which they were given."""
-        asked = [Wanted(one) if isinstance(one, str) else one for one in wanted]
+        asked = [ClaimFilter(one) if isinstance(one, str) else one for one in wanted]
         rows = self.store.claim_due(
             worker="w",
             lease_us=LEASE_US,
