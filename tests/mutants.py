@@ -434,10 +434,10 @@ MUTANTS = (
     ),
     Mutant(
         "a request that began long ago is overlooked",
-        "core/still_open.py::open_since",
-        "begun = [wait.since for wait in draft.open.waits.values()]",
+        "core/fold.py::Draft.open_since",
+        "begun = [wait.since for wait in self.open.waits.values()]",
         "begun = list[int]()",
-        ("tests/core/test_still_open.py",),
+        ("tests/store/test_still_open.py",),
     ),
     Mutant(
         "a worker goes on with a run that is too old",

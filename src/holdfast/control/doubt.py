@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.outside import WAKE, Act, act, open_until, what_is_open, whole_state
+from holdfast.store.outside import WAKE, Act, act, whole_state
+from holdfast.store.pages import open_until, tells_of_call, what_is_open
 from holdfast.store.process import is_held
 
 
@@ -63,7 +64,7 @@ def resolve(
 
     # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
-    reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
+    reads = open_until(tells_of_call(call)) if call and is_place else what_is_open
     act(store, run_id, decide, reads)
 
 
@@ -72,7 +73,7 @@ def _doubtful(state: RunState, call: int | str | None) -> Call | None:
     current = [c for c in state.calls if c.index >= 0]
     if call is not None:
         current = [c for c in current if call in (c.step, c.name, c.id)]
-    unsure = [c for c in current if c.status in still_open.UNSETTLED]
+    unsure = [c for c in current if c.status in UNSETTLED]
     unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)

@@ -20,7 +20,8 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NoSuchRun, NotFound, NotNow
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import Creation, NewRun, Store
-from holdfast.store.outside import everything, refuse_unreadable
+from holdfast.store.outside import refuse_unreadable
+from holdfast.store.pages import everything
 
 
 def fork(

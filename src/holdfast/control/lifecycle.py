@@ -7,20 +7,12 @@ from typing import Final
 
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
-from holdfast.core import still_open
-from holdfast.core.state import RunState
+from holdfast.core.state import UNSETTLED, RunState
 from holdfast.errors import KeyTaken, NoSuchRun, NotNow, NotResumable, Remedy
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import cancel_children, request
-from holdfast.store.outside import (
-    WAKE,
-    Act,
-    act,
-    everything,
-    refuse_ended,
-    what_is_open,
-    whole_state,
-)
+from holdfast.store.outside import WAKE, Act, act, refuse_ended, whole_state
+from holdfast.store.pages import everything, what_is_open
 from holdfast.store.process import is_held
 
 
@@ -125,7 +117,7 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
             raise NotNow(
                 f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
             )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
+        doubt = [c for c in state.calls if c.status in UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(

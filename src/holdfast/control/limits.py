@@ -10,8 +10,8 @@ from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotNow
 from holdfast.store.base import Filter, RunRow, Store
 from holdfast.store.cancel import REASONS
-from holdfast.store.outside import WAKE, Act, act, everything
-from holdfast.store.pages import newest_first
+from holdfast.store.outside import WAKE, Act, act
+from holdfast.store.pages import everything, newest_first
 from holdfast.store.process import is_held
 
 

@@ -19,7 +19,8 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
 from holdfast.store.base import RowChange, RunRow, Store
-from holdfast.store.outside import Act, act, everything, refuse_ended, the_end
+from holdfast.store.outside import Act, act, refuse_ended
+from holdfast.store.pages import everything, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
 """New values of `run.state` by key; a StatePatch; or an RFC 6902 JSON Patch of what `hf.get` shows."""

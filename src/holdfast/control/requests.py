@@ -9,14 +9,15 @@ from typing import Any
 
 from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import Event
 from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.outside import WAKE, Act, Reads, act, open_until, refuse_ended, what_is_open
+from holdfast.store.outside import WAKE, Act, act, refuse_ended
+from holdfast.store.pages import Reads, begins_request, open_until, what_is_open
 from holdfast.words.waiting import decision_calls
 
 
@@ -160,7 +161,7 @@ def _json_type(value: Any) -> str:
 
 def _requests(request: str) -> Reads:
     """The events of one request, or of all that are open."""
-    return open_until(still_open.begins_request(request)) if request else what_is_open
+    return open_until(begins_request(request)) if request else what_is_open
 
 
 def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:

@@ -6,7 +6,7 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,7 +15,6 @@ from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
-from holdfast.core.requests import request_id
 from holdfast.waiting import WaitingFor
 
 
@@ -47,6 +46,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
     result: Value | None = None
     error: ErrorInfo | None = None
+
+
+UNSETTLED: Final = ("running", "in_doubt")
+"""A call with such a status may or may not have happened, once no worker executes it."""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,7 +120,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """How people name it when they decide: its branch and position."""
-        return request_id(self)
+        return f"{self.branch}#{self.index}"
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):

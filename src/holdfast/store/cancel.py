@@ -20,7 +20,8 @@ from holdfast.core.state import RunState
 from holdfast.errors import NoSuchRun
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RowChange, RunRow, Store
 from holdfast.store.items import is_recorded
-from holdfast.store.outside import WAKE, Act, act, lately
+from holdfast.store.outside import WAKE, Act, act
+from holdfast.store.pages import lately
 
 PAGE: Final = 1000
 REASONS: Final = ("deadline", "budget")

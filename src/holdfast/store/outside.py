@@ -2,26 +2,25 @@
 decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
 
 What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
-back as anything is open. So it costs no more the longer the run has lived.
+back as anything is open.
 
-Not here: what is decided.
+Not here: what is decided (`control`), reading the log (`pages.py`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core import events as e
-from holdfast.core import log, still_open
+from holdfast.core import log
 from holdfast.core.events import Event
 from holdfast.core.fold import fold
-from holdfast.core.log import Blob, Record
+from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, LogDamaged, NoSuchRun, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
-from holdfast.store.pages import newest_first
+from holdfast.store.pages import Reads, everything, the_end
 
 
 class Act(NamedTuple):
@@ -38,38 +37,6 @@ Decide = Callable[[RunState, RunRow], Act]
 """Based on what is known of the run (as far as it was read) and its row."""
 
 WAKE: Final = RowChange(wake=True)
-
-# ── how much of the log a decision needs ─────────────────────────────────────────────────────
-
-LATELY: Final = 100
-Reads = Callable[[Store, str], list[Record]]
-"""What is read of a run's log, in order and checked: its last event at least."""
-
-
-def the_end(store: Store, run_id: str) -> list[Record]:
-    """Only where the log ends: for what is decided on the run's row alone."""
-    return list(itertools.islice(newest_first(store, run_id, page=1), 1))
-
-
-def lately(store: Store, run_id: str) -> list[Record]:
-    """The last events. A cancellation that is not carried out yet is among them: a process that knows of one starts
-    nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
-    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
-
-
-def what_is_open(store: Store, run_id: str) -> list[Record]:
-    """As far back as anything is open: requests, and calls that may have happened."""
-    return still_open.tail(run_id, newest_first(store, run_id))
-
-
-def open_until(found: still_open.Found) -> Reads:
-    """The same, but no further than to what is asked about."""
-    return lambda store, run_id: still_open.tail(run_id, newest_first(store, run_id), found)
-
-
-def everything(store: Store, run_id: str) -> list[Record]:
-    """The whole log: for what depends on all that the run did or knows."""
-    return list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
 
 
 def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:

@@ -1,12 +1,23 @@
-"""Reading a log page by page, forwards or from its end: a long log takes no more memory than a short one."""
+"""Reading a log in parts: page by page, from its end backwards, or as far back as a decision needs it.
+
+So a long log takes no more memory than a short one, and a decision about a run costs no more the longer it has lived.
+
+What is open in a run (requests, and calls without a receipt) is found from the end. When a run is suspended, its worker
+knows the whole log and records since when anything is open (`RunSuspended.open_since`), and a restart leaves nothing
+open. So of what is open, the fold of the log from there on gives the same as the fold of all of it. It does not for
+anything else: to know what a run did, or knows, fold everything.
+"""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from holdfast.core import events as e
 from holdfast.core import log
+from holdfast.core.entry import request_id
 from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
 from holdfast.store.base import Store
@@ -58,3 +69,84 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
             raise LogDamaged(run_id, start + len(checked), "it is missing")
         yield from reversed(checked)
         end, page = start - 1, min(4 * page, LARGEST_PAGE)
+
+
+# ── how much of the log a decision needs ─────────────────────────────────────────────────────
+
+LATELY: Final = 100
+Reads = Callable[[Store, str], list[Record]]
+"""What is read of a run's log, in order and checked: its last event at least."""
+Found = Callable[[Record], bool]
+
+
+def the_end(store: Store, run_id: str) -> list[Record]:
+    """Only where the log ends: for what is decided on the run's row alone."""
+    return list(itertools.islice(newest_first(store, run_id, page=1), 1))
+
+
+def lately(store: Store, run_id: str) -> list[Record]:
+    """The last events. A cancellation that is not carried out yet is among them: a process that knows of one starts
+    nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
+    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
+
+
+def what_is_open(store: Store, run_id: str) -> list[Record]:
+    """As far back as anything is open: requests, and calls that may have happened."""
+    return open_tail(run_id, newest_first(store, run_id))
+
+
+def open_until(found: Found) -> Reads:
+    """The same, but no further than to what is asked about."""
+    return lambda store, run_id: open_tail(run_id, newest_first(store, run_id), found)
+
+
+def everything(store: Store, run_id: str) -> list[Record]:
+    """The whole log: for what depends on all that the run did or knows."""
+    return list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+
+
+def open_tail(
+    run_id: str, newest_first: Iterable[Record], found: Found | None = None
+) -> list[Record]:
+    """The end of a log, as far back as anything in it may be open; or until `found`. In order."""
+    taken: list[Record] = []
+    since: int | None = None
+    for record in newest_first:
+        if since is not None and record.time < since:
+            break
+        taken.append(record)
+        if record.kind == e.RunRestarted.stored_as or (found is not None and found(record)):
+            break
+        if since is None and record.kind == e.RunSuspended.stored_as:
+            event = log.read_event(run_id, record)
+            since = event.open_since if isinstance(event, e.RunSuspended) else None
+    taken.reverse()
+    return taken
+
+
+def begins_request(request: str) -> Found:
+    """Whether a record is the beginning of the request that people call so."""
+
+    def found(record: Record) -> bool:
+        if record.kind != e.WaitBegan.stored_as:
+            return False
+        event = record.event
+        return isinstance(event, e.WaitBegan) and request_id((event.branch, event.index)) == request
+
+    return found
+
+
+def tells_of_call(call: int | str) -> Found:
+    """Whether a record says how far the call has come that is named by its step, or by its place."""
+
+    def found(record: Record) -> bool:
+        if record.kind not in _CALLS:
+            return False
+        event = record.event
+        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed)
+        return call in (event.step, request_id((event.branch, event.index)))
+
+    return found
+
+
+_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailed.stored_as}

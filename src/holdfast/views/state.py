@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.core import log, still_open
+from holdfast.core import log
 from holdfast.core.events import ALL, Noted, RunClaimed
 from holdfast.core.fold import Draft, fold
 from holdfast.core.plain import to_plain
@@ -20,7 +20,7 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.store.brief import read_brief
-from holdfast.store.pages import Through, in_pages, newest_first
+from holdfast.store.pages import Through, in_pages, what_is_open
 from holdfast.store.process import is_held
 from holdfast.views.listing import shown_status
 from holdfast.views.log import contradiction, records, row_of
@@ -70,7 +70,7 @@ def pending(store: Store, run_id: str) -> RunState:
     They are found from the end of the log, so this costs no more the longer the run is. Of anything else the
     state that is returned says only what happened since they started.
     """
-    records = still_open.tail(run_id, newest_first(store, run_id))
+    records = what_is_open(store, run_id)
     row = row_of(store, run_id)
     return with_owner(fold(RunState(id=run_id), records), row, store.now())
 

@@ -31,7 +31,8 @@ from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.outside import Act, act, everything
+from holdfast.store.outside import Act, act
+from holdfast.store.pages import everything
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
