@@ -428,8 +428,8 @@ MUTANTS = (
     Mutant(
         "a signal is received as often as it is sent",
         "control/requests.py::signal.decide",
-        "[] if blob is None else [blob], key)",
-        "[] if blob is None else [blob])",
+        "WAKE, blobs, key)",
+        "WAKE, blobs)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
@@ -797,8 +797,8 @@ MUTANTS = (
     Mutant(
         "an answer that is sent again answers the next question",
         "control/requests.py::answer",
-        "[] if blob is None else [blob], claimed)",
-        "[] if blob is None else [blob])",
+        "blobs, claimed)",
+        "blobs)",
         ("tests/mcp_server/test_tools.py",),
     ),
     Mutant(

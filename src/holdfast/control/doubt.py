@@ -10,9 +10,8 @@ from holdfast.core.events import ErrorInfo
 from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.outside import WAKE, Act, act, whole_state
+from holdfast.store.outside import WAKE, Act, act, refuse_held, whole_state
 from holdfast.store.pages import open_until, tells_of_call, what_is_open
-from holdfast.store.process import is_held
 
 
 def resolve(
@@ -31,13 +30,10 @@ def resolve(
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
     if call is not None and not isinstance(call, int | str):
         raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
-    wrapped, blob = log.wrap(values.encode(None if done is ... else done))
+    wrapped, blobs = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> Act:
-        if is_held(row, store.now()):
-            raise NotNow(
-                f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
-            )
+        refuse_held(store, row, "its calls are not in doubt")
         target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
         if target is None:
             named = f" named {call!r}" if call else ""
@@ -60,7 +56,7 @@ def resolve(
             why=why,
         )
         change = None if row.status in TERMINAL_STATUSES else WAKE
-        return Act([event], change, [blob] if blob is not None and how == "done" else [])
+        return Act([event], change, blobs if how == "done" else ())
 
     # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)

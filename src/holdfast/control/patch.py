@@ -125,10 +125,10 @@ def _try_out(state: RunState, ops: Any) -> None:
 
 def _small(data: bytes) -> e.Value:
     """A patch is kept inside its event, so that a fold needs nothing else."""
-    wrapped, blob = log.wrap(data)
-    if blob is not None:
+    wrapped, blobs = log.wrap(data)
+    if blobs:
         raise InvalidInput(
-            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(blob.data):,}"
+            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}"
         )
     return wrapped
 

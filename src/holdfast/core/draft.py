@@ -23,6 +23,7 @@ from holdfast.core.state import (
     RunState,
     TimelineEntry,
     Waiting,
+    signed,
 )
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput
@@ -181,8 +182,7 @@ class DraftState:
 
     def add_line(self, level: str, by: str, why: str, what: str) -> None:
         """Add what a person did to the run's lines."""
-        text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
-        self.lines.append(TimelineEntry(self.updated_at, level, text))
+        self.lines.append(TimelineEntry(self.updated_at, level, signed(what, by, why)))
 
 
 Handlers = Mapping[type[Event], Callable[[DraftState, Any], None]]

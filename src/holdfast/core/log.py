@@ -150,9 +150,14 @@ def read_event(run_id: str, record: Record) -> Event:
         raise UnknownEvent(run_id, record.seq, str(error)) from None
 
 
-def wrap(data: bytes) -> tuple[Value, Blob | None]:
+def wrap(data: bytes) -> tuple[Value, tuple[Blob, ...]]:
     """Encoded bytes as a Value, and the artifact to keep next to the event when they are big."""
     if len(data) <= SPILL_BYTES:
-        return Value(json=Raw(data)), None
+        return Value(json=Raw(data)), ()
+    return wrap_blob(data)
+
+
+def wrap_blob(data: bytes) -> tuple[Value, tuple[Blob]]:
+    """Bytes as a Value that refers to an artifact, and that artifact."""
     blob = Blob(digest(data), data)
-    return Value(blob=blob.hash, bytes=len(data)), blob
+    return Value(blob=blob.hash, bytes=len(data)), (blob,)

@@ -140,6 +140,11 @@ class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str
 
 
+def signed(what: str, by: str, why: str) -> str:
+    """What was done, by whom and why: `cancelled by ann: a duplicate`."""
+    return what + (f" by {by}" if by else "") + (f": {why}" if why else "")
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why and where a run failed, and what it knew then."""
 

@@ -1,4 +1,4 @@
-"""The one way to write to a run's log from outside its session: decide on the run as it is now, and record the
+"""The one way to write to a run's log from outside its session, or to start one: decide on the run as it is now, and record the
 decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
 
 What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
@@ -19,8 +19,17 @@ from holdfast.core.fold import fold
 from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, LogDamaged, NoSuchRun, NotNow
-from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
+from holdfast.store.base import (
+    TERMINAL_STATUSES,
+    Append,
+    Creation,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+)
 from holdfast.store.pages import Reads, everything, the_end
+from holdfast.store.process import is_held
 
 
 class Act(NamedTuple):
@@ -63,6 +72,19 @@ def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> No
         return
 
 
+def create(
+    store: Store,
+    run: NewRun,
+    new: Sequence[Event],
+    blobs: Sequence[Blob] = (),
+    keys: Sequence[tuple[str, int]] = (),
+) -> tuple[RunRow, bool]:
+    """Create a run for any worker, with its first events; its row, and whether it was created now."""
+    _, sealed = log.seal(log.origin(run.id), new, epoch=0, time=store.now())
+    refuse_unreadable(sealed)
+    return store.create(Creation(run, sealed, blobs, keys=keys)).wait().made
+
+
 def refuse_unreadable(records: Sequence[log.Record]) -> None:
     """What came from outside, such as a name that is not a text, must not make a log unreadable."""
     for record in records:
@@ -75,6 +97,12 @@ def refuse_unreadable(records: Sequence[log.Record]) -> None:
 def refuse_ended(row: RunRow) -> None:
     if row.status in TERMINAL_STATUSES:
         raise NotNow(f"run {row.id!r} is already {row.status}")
+
+
+def refuse_held(store: Store, row: RunRow, then: str) -> None:
+    """For what cannot be done while a worker executes the run; `then` says what can be done first."""
+    if is_held(row, store.now()):
+        raise NotNow(f"run {row.id!r} is being executed by {row.owner}; {then}")
 
 
 def whole_state(store: Store, run_id: str) -> RunState:

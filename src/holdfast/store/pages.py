@@ -20,7 +20,7 @@ from holdfast.core import log
 from holdfast.core.entry import request_id
 from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
-from holdfast.store.base import Store
+from holdfast.store.base import RunRow, Store
 
 PAGE: Final = 5000
 """So many events of a long log are read at once."""
@@ -69,6 +69,18 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
             raise LogDamaged(run_id, start + len(checked), "it is missing")
         yield from reversed(checked)
         end, page = start - 1, min(4 * page, LARGEST_PAGE)
+
+
+Ended = e.RunCompleted | e.RunFailed | e.RunCancelled
+
+
+def end_of(store: Store, row: RunRow) -> tuple[Record, Ended]:
+    """The record and event with which a run ended that its row says has."""
+    for record in newest_first(store, row.id):
+        event = log.read_event(row.id, record)
+        if isinstance(event, Ended):
+            return record, event
+    raise LogDamaged(row.id, store.head(row.id) + 1, "it is missing")
 
 
 # ── how much of the log a decision needs ─────────────────────────────────────────────────────

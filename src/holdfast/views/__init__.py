@@ -21,7 +21,7 @@ from holdfast.views.listing import (
 from holdfast.views.log import Verification, check, events, records, row_of, verify
 from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
-from holdfast.views.position import ENDED, Position, position, ranges
+from holdfast.views.position import Position, position, ranges
 from holdfast.views.search import SearchResult, search
 from holdfast.views.state import (
     artifact,
@@ -40,7 +40,6 @@ from holdfast.views.timeline import Moment, timeline
 from holdfast.views.values import Change, compare, value
 
 __all__ = [
-    "ENDED",
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",

@@ -128,7 +128,7 @@ class Claims:
         log.check_run_id(run_id)
         self.register(spec)
         data, digest = spec.encode_input(args, kwargs)
-        value, blob = log.wrap(data)
+        value, blobs = log.wrap(data)
         now = self.store.now()
         policy, inherited = lineage.at_creation(spec, now, above, limits)
         parent = "" if above is None else above.run_id
@@ -148,7 +148,7 @@ class Claims:
         creation = Creation(
             NewRun(run_id, spec.name, digest, spec.version, parent, priority),
             records,
-            blobs=() if blob is None else (blob,),
+            blobs=blobs,
             worker=self.worker if claim else "",
             lease_us=self.lease_us if claim else 0,
         )

@@ -234,8 +234,8 @@ class Session:
 
     def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
         """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
-        value, blob = log.wrap(data)
-        return value, [] if blob is None else [blob]
+        value, blobs = log.wrap(data)
+        return value, list(blobs)
 
     def unwrap(self, value: Value) -> bytes:
         """The JSON bytes of a Value, fetched when they are kept next to the log."""
