@@ -6,10 +6,12 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
+import dataclasses
 from typing import Any, Final
 
 import msgspec
 
+from holdfast.core import values
 from holdfast.core.agent_state import AgentState
 from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
@@ -262,3 +264,21 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     def call(self, step: int) -> Call | None:
         """The call with this step number."""
         return next((call for call in self.calls if call.step == step), None)
+
+
+def to_plain(value: Any) -> Any:
+    """Any part of a state as plain JSON values, for `--json` and for comparing."""
+    if isinstance(value, Value):
+        if value.blob:
+            return {"artifact": value.blob, "bytes": value.bytes}
+        return values.decode(value.json)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    return value

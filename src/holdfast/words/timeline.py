@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
-from holdfast.core.plain import to_plain
-from holdfast.core.state import signed
+from holdfast.core.state import signed, to_plain
 from holdfast.words.text import clock, compact, count, cut, one_line, span, visible
 
 
