@@ -19,14 +19,14 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import NO_LIMITS, Limits
-from holdfast.errors import NotFound, RunWaiting, StoreError
+from holdfast.errors import LogDamaged, NotFound, RunWaiting, StoreError
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import Creation, Filter, NewRun, RunRow, Store, Wanted
+from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, worker_name
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting
@@ -164,7 +164,7 @@ class Claims:
         if row.status == "paused":
             raise run_waiting(row.id, WaitingFor("resume"))
         if row.status == "quarantined":
-            raise run_waiting(row.id, *quarantine.reasons(self.store, row))
+            raise run_waiting(row.id, *_reasons(self.store, row))
         requested_at = elapsed()
         claim = partial(
             self.store.claim, row.id, worker=self.worker, lease_us=self.lease_us, within=within
@@ -231,3 +231,12 @@ class Claims:
         if not row.is_live(self.store.now()) or not has_died_here(row.owner):
             return False
         return self.store.release(row.id, row.epoch, died=True)
+
+
+def _reasons(store: Store, row: RunRow) -> Sequence[WaitingFor]:
+    """Why a run is quarantined, as recorded. The log of one that was quarantined because of its log does not say."""
+    with contextlib.suppress(LogDamaged):
+        state = read_brief(store, row.id)
+        if state.status == "quarantined":
+            return state.waiting
+    return (WaitingFor("quarantine", reason=row.waiting_for),)
