@@ -45,6 +45,25 @@ def in_pages(
         after, left = page[-1].seq, left - len(page)
 
 
+def checked(
+    store: Store,
+    run_id: str,
+    after: int = -1,
+    limit: int | None = None,
+    through: Through = iter,
+) -> Iterator[Record]:
+    """The run's records after a seq, each checked against the one before; none if the log ends before that."""
+    head = log.origin(run_id)
+    if after >= 0:
+        before = store.read(run_id, after=after - 1, limit=1)
+        if not before:
+            return iter(())
+        if before[0].seq != after:
+            raise LogDamaged(run_id, after, "it is missing")
+        head = log.head_at(before[0])
+    return log.verify(run_id, head, through(in_pages(store, run_id, after, limit)))
+
+
 def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterator[Record]:
     """The run's records from the last one backwards; none if there is no such run.
 
@@ -114,7 +133,7 @@ def open_until(found: Found) -> Reads:
 
 def everything(store: Store, run_id: str) -> list[Record]:
     """The whole log: for what depends on all that the run did or knows."""
-    return list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
+    return list(checked(store, run_id))
 
 
 def open_tail(
