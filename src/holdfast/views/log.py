@@ -74,7 +74,6 @@ def events(
     after: int = -1,
     limit: int | None = None,
     last: int | None = None,
-    through: Through = iter,
 ) -> Iterator[tuple[Record, Event]]:
     """The run's log after a seq, at most `limit` events, or its `last` events: each record with its event.
 
@@ -85,7 +84,7 @@ def events(
         check_whole("limit", limit, least=0)
     if last is not None:
         after, limit = _last(store, run_id, check_whole("last", last, least=0), after, limit), last
-    return _events(store, run_id, after, limit, through)
+    return _events(store, run_id, after, limit)
 
 
 def _last(store: Store, run_id: str, last: int, after: int, limit: int | None) -> int:
@@ -99,10 +98,10 @@ def _last(store: Store, run_id: str, last: int, after: int, limit: int | None) -
 
 
 def _events(
-    store: Store, run_id: str, after: int, limit: int | None, through: Through
+    store: Store, run_id: str, after: int, limit: int | None
 ) -> Iterator[tuple[Record, Event]]:
     is_empty = True
-    for record in checked(store, run_id, after, limit, through):
+    for record in checked(store, run_id, after, limit):
         is_empty = False
         yield record, log.read_event(run_id, record)
     if is_empty:

@@ -118,7 +118,6 @@ def search(
     *,
     limit: int = 50,
     cursor: int | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult:
     """Up to `limit` runs that match, newest first."""
     terms, now = parse(text), store.now()
@@ -126,13 +125,13 @@ def search(
     which, rest = _filter(terms, now)
     on_rows = [term for term in rest if not term.reads_logs]
     on_logs = [term for term in rest if term.reads_logs]
-    end = clock() + READ_SECONDS
+    end = time.monotonic() + READ_SECONDS
     found: list[RunRow] = []
     looked, is_first = 0, cursor is None
     for row in _rows(store, which, cursor, limit if not rest else PAGE):
         if len(found) == limit:
             return SearchResult(found, cursor, looked=looked)
-        if looked >= READ_MAX or (rest and looked >= READ_MIN and clock() >= end):
+        if looked >= READ_MAX or (rest and looked >= READ_MIN and time.monotonic() >= end):
             named = [] if found or not is_first else _named(store, terms, now)
             return SearchResult(found + named, cursor, stopped=True, looked=looked)
         seen = shown(row, now)

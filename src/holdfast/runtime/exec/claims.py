@@ -217,9 +217,9 @@ class Claims:
         """The same for a caller on an event loop that has been cancelled."""
         await uninterrupted(partial(self.release, claimed), threads=self._threads)
 
-    def release_dead(self, *, limit: int = 1000) -> None:
+    def release_dead(self) -> None:
         """End the leases of processes that have died on this machine, among the newest runs."""
-        rows = self.store.runs(Filter(status="running"), limit=limit)
+        rows = self.store.runs(Filter(status="running"), limit=1000)
         dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
         for row in rows:
             if row.owner in dead:

@@ -154,8 +154,6 @@ def _settle(
     event: Event,
     status: str,
     *,
-    due_at: int | None = None,
-    waiting_for: str = "",
     blobs: list[Blob] | None = None,
     recheck: Callable[[Session], None] | None = None,
 ) -> Flow[None]:
@@ -163,7 +161,7 @@ def _settle(
     created = session.journal.life.created
     parent = created.parent if created is not None else ""
     wakes = (parent,) if parent and status in TERMINAL_STATUSES else ()
-    change = RowChange(status, due_at, waiting_for, wakes=wakes)
+    change = RowChange(status, wakes=wakes)
     yield from commit(session, [event], change=change, blobs=blobs or [], recheck=recheck)
     session.settled = True
 
