@@ -1,4 +1,4 @@
-"""Reading a log in parts: page by page, from its end backwards, or as far back as a decision needs it.
+"""Reading runs and their logs in parts: page by page, from its end backwards, or as far back as a decision needs it.
 
 So a long log takes no more memory than a short one, and a decision about a run costs no more the longer it has lived.
 
@@ -20,10 +20,12 @@ from holdfast.core import log
 from holdfast.core.entry import request_id
 from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import Filter, RunRow, Store
 
 PAGE: Final = 5000
 """So many events of a long log are read at once."""
+RUNS_PAGE: Final = 500
+"""And so many rows of runs."""
 
 FIRST_PAGE: Final = 16
 LARGEST_PAGE: Final = 4096
@@ -31,6 +33,18 @@ LARGEST_PAGE: Final = 4096
 
 Through = Callable[[Iterable[Record]], Iterable[Record]]
 """What the events of a long log pass on their way, one by one: where they may be counted."""
+
+
+def all_runs(
+    store: Store, which: Filter, *, page: int | None = None, cursor: int | None = None
+) -> Iterator[RunRow]:
+    """The rows of these runs, newest first, or those after a cursor; page by page."""
+    limit = RUNS_PAGE if page is None else page
+    while rows := store.runs(which, limit=limit, cursor=cursor):
+        yield from rows
+        if len(rows) < limit:
+            return
+        cursor = rows[-1].cursor
 
 
 def in_pages(

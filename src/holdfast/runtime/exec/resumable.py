@@ -17,7 +17,8 @@ from holdfast.core import log
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import InvalidInput, NotResumable, Remedy
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.cancel import children
 from holdfast.store.pages import the_end
 from holdfast.store.process import is_held
 
@@ -69,8 +70,10 @@ def check_claimed(
     last = the_end(store, row.id)[0]
     event = log.read_event(row.id, last)
     wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None
-    children = store.runs(Filter(parent=row.id), limit=1000)  # the end of one wakes its parent
-    heard = [last.time, wake_at, *due_at, *(child.updated_at for child in children)]
+    ends = (
+        child.updated_at for child in children(store, row.id)
+    )  # the end of one wakes its parent
+    heard = [last.time, wake_at, *due_at, *ends]
     _check_age(store, row.id, spec, heard)
 
 
