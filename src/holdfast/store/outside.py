@@ -1,4 +1,4 @@
-"""The one way to write to a run's log from outside its session, or to start one: decide on the run as it is now, and record the
+"""The one way to write to a run's log from outside its session: decide on the run as it is now, and record the
 decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
 
 What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far

@@ -1,4 +1,4 @@
-"""Reading runs and their logs in parts: page by page, from its end backwards, or as far back as a decision needs it.
+"""Reading runs and their logs in parts: page by page, from the end backwards, or as far back as a decision needs.
 
 So a long log takes no more memory than a short one, and a decision about a run costs no more the longer it has lived.
 
@@ -97,10 +97,10 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
             if not found or found[0].seq != start - 1:
                 raise LogDamaged(run_id, start - 1, "it is missing")
             head, found = log.head_at(found[0]), found[1:]
-        checked = list(log.verify(run_id, head, found))
-        if len(checked) != end - start + 1:
-            raise LogDamaged(run_id, start + len(checked), "it is missing")
-        yield from reversed(checked)
+        records = list(log.verify(run_id, head, found))
+        if len(records) != end - start + 1:
+            raise LogDamaged(run_id, start + len(records), "it is missing")
+        yield from reversed(records)
         end, page = start - 1, min(4 * page, LARGEST_PAGE)
 
 
