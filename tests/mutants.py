@@ -134,7 +134,7 @@ MUTANTS = (
         ("tests/runtime/test_divergence.py", "-k", "accept"),
     ),
     Mutant(
-        "a call that the code cut off is answered when it is replayed",
+        "a call that the code cancelled is answered when it is replayed",
         "core/entry.py::Entry.is_cut_off",
         "return bool(self.failures) and self.failures[-1].cut and self.failed_finally",
         "return False",
@@ -386,14 +386,14 @@ MUTANTS = (
         ("tests/agents/test_checkpoints.py", "-k", "intent or model_agent"),
     ),
     Mutant(
-        "a tool call may be cut off from its answer",
+        "a tool call may be separated from its answer",
         "core/dialogue.py::turns",
         "        if message.tool_calls:\n"
         "            found.append(_exchange(message, _answers(given[i + 1 :]), ids))\n"
         "        elif message.role != Role.TOOL and",
         "        if message.tool_calls:\n"
         "            asked, *said = _exchange(message, _answers(given[i + 1 :]), ids).messages\n"
-        "            found += [Turn((asked,)), *(Turn((answer,)) for answer in said)]\n"
+        "            found += [MessageGroup((asked,)), *(MessageGroup((answer,)) for answer in said)]\n"
         "        elif message.role != Role.TOOL and",
         ("tests/agents/test_dialogue.py",),
     ),
@@ -406,21 +406,21 @@ MUTANTS = (
     ),
     Mutant(
         "a stream that breaks off is taken for the whole answer",
-        "agents/models/openai.py::Pieces.reply",
+        "agents/models/openai.py::OpenAIStream.reply",
         "if not self._finish:",
         "if False:",
         ("tests/agents/test_providers.py", "-k", "tried_again_by_the_log"),
     ),
     Mutant(
         "a decision is written after another event than the one it was based on",
-        "store/outside.py::act",
+        "store/outside.py::update_run",
         "key, before=head.hash)",
         "key)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a run that ended while somebody decided is written to",
-        "store/outside.py::act",
+        "store/outside.py::update_run",
         "        records = reads(store, run_id)\n        row = store.get(run_id)",
         "        row = store.get(run_id)\n        records = reads(store, run_id)",
         ("tests/runtime/test_decisions.py",),
@@ -660,6 +660,27 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "a late run that waits for a decision is due",
+        "runtime/call/suspend.py::suspend",
+        "() if session.ending else ends(session)",
+        "ends(session)",
+        ("tests/fuzz/test_found.py", "-k", "before_it_is_undone_is_not_due"),
+    ),
+    Mutant(
+        "no check is asked before a run is undone",
+        "runtime/exec/undo.py::_ask_check",
+        "spec.effect != Effect.CHECKED",
+        "spec.effect == Effect.CHECKED",
+        ("tests/fuzz/test_found.py", "-k", "asks_the_check"),
+    ),
+    Mutant(
+        "a run lost while it is suspended to be undone ends with a signal of the runtime",
+        "runtime/exec/execute.py::_ended_otherwise",
+        "    except Abandon as abandon:\n",
+        "    except () as abandon:\n",
+        ("tests/fuzz/test_found.py", "-k", "suspended_to_be_undone"),
+    ),
+    Mutant(
         "a call is not done because its last attempt did not begin",
         "runtime/call/flow.py::_begin",
         "cut.began = entry is not None and bool(entry.attempts)",
@@ -832,8 +853,8 @@ MUTANTS = (
     Mutant(
         "a patch that is sent again is recorded again",
         "control/patch.py::patch",
-        "Act([event], key=claimed)",
-        "Act([event])",
+        "RunUpdate([event], key=claimed)",
+        "RunUpdate([event])",
         ("tests/mcp_server/test_tools.py",),
     ),
     Mutant(
@@ -841,7 +862,7 @@ MUTANTS = (
         "web/auth.py::require",
         "    roles.check_allowed(who.name, who.role, verb)\n",
         "",
-        ("tests/web/test_access.py::test_a_role_that_may_not_is_refused_whatever_it_sends",),
+        ("tests/web/test_access.py::test_a_role_without_permission_is_refused_for_every_request",),
     ),
     Mutant(
         "web: a read-only server lets changes pass",
@@ -862,7 +883,7 @@ MUTANTS = (
         "web/auth.py::_by_proxy",
         " or peer[0] not in proxy.addresses",
         "",
-        ("tests/web/test_signing_in.py::test_a_proxys_header_counts_only_from_its_address",),
+        ("tests/web/test_signing_in.py::test_the_header_of_a_proxy_is_used_only_from_its_address",),
     ),
     Mutant(
         "web: a session outlives its credential",
@@ -870,12 +891,12 @@ MUTANTS = (
         "if credential is None or credential.digest != session.credential:",
         "if credential is None:",
         (
-            "tests/web/test_signing_in.py::test_a_session_ends_with_its_credential_and_has_its_role_now",
+            "tests/web/test_signing_in.py::test_a_session_ends_with_its_credential_and_has_the_credentials_current_role",
         ),
     ),
     Mutant(
         "web: a link signs in twice",
-        "web/sessions.py::Sessions.follow",
+        "web/sessions.py::WebSessions.follow",
         "self._links.pop(",
         "self._links.get(",
         ("tests/web/test_signing_in.py::test_sessions_and_links_expire_and_links_work_once",),

@@ -34,6 +34,13 @@ INSTEAD = {
     r"\blooks? for (?:it|him|them)sel(?:f|ves)\b": "polls",
     r"\bin the worst moment\b": "at the worst moment",
     r"\bbelongs? into\b": "belongs in",
+    r"\bbesides? (?:it|them|the|its|an?)\b": "next to, compared with",
+    r"\ball the same\b": "still",
+    r"\bcuts? off\b(?! the)": "cancelled, truncated",
+    r"\bshall\b": "must, should",
+    r"\balso not\b": "nor",
+    r"\bmend(?:s|ed|ing)?\b": "fix, repair",
+    r"\b(?:is|are) told (?:so|to|by|of)\b": "is notified, gets the error",
 }
 RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTEAD.items()]
 NAMES = re.compile(r"def test_\w+")
@@ -43,7 +50,8 @@ TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/READ
 def files() -> Iterator[Path]:
     yield from (ROOT / name for name in TEXTS)
     yield from sorted((ROOT / "docs").rglob("*.md"))
-    yield from sorted((ROOT / "src").rglob("*.py"))
+    for suffix in ("*.py", "*.sql"):
+        yield from sorted((ROOT / "src").rglob(suffix))
     for folder in ("tests", "bench", "examples"):
         yield from (p for p in sorted((ROOT / folder).rglob("*.py")) if p != Path(__file__))
 

@@ -248,7 +248,7 @@ def written(kinds: list[str]) -> list[Record]:
         if kind in ("tool", "step"):
             events.append(e.CallSucceeded(**call, result=e.Value()))
         if kind == "failed":
-            events.append(e.CallFailed(**call, error=e.ErrorInfo("E", "no")))
+            events.append(e.CallFailure(**call, error=e.ErrorInfo("E", "no")))
     return log.seal(log.origin("r"), events, epoch=1, time=5)[1]
 
 

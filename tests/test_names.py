@@ -1,4 +1,4 @@
-"""Names of files and code that docstrings, comments and the design pages mention exist."""
+"""Names that docstrings, comments and the design pages mention exist, and no two classes have one name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -111,3 +112,25 @@ def test_a_file_that_does_not_exist_is_found() -> None:
     assert ["gone.py", "runtime/flow.py"] == missing_files(
         "see `gone.py`, `runtime/flow.py`, `call/flow.py`"
     )
+
+
+TWINS = {
+    "Appends": "the same for each store",
+    "Finish": "why a reply ended, and the body of a request, which names its operation",
+    "KnownLog": "the same protocol, for two packages that must not import each other",
+    "Outcome": "of a run, and of a run in a specification, which is public as holdfast.testing.Outcome",
+    "Ticket": "a protocol and its implementation",
+    "VersionConflict": "the same refusal, in two interfaces that do not import each other",
+}
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A name that means two things has to be looked up each time."""
+    found = Counter(
+        node.name
+        for file in MODULES
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert sorted(TWINS) == sorted(name for name, count in found.items() if count > 1)

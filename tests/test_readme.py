@@ -33,7 +33,7 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert [] == [block for block in blocks(PAGE) if block.skipped]
 
 
-def test_the_readme_is_short_and_comes_to_the_point() -> None:
+def test_the_readme_is_short() -> None:
     """At most 150 lines; a command to try first, and Python soon after."""
     assert README.count("\n") <= LINES_MAX
     assert first("console").line <= FIRST_COMMAND_BY
@@ -50,7 +50,7 @@ def test_every_verb_of_the_command_line_is_named() -> None:
 
 
 def drawing() -> ModuleType:
-    """docs/pictures/draw.py, which is no module of ours."""
+    """docs/pictures/draw.py, which is not a module of the package."""
     path = ROOT / "docs" / "pictures" / "draw.py"
     spec = importlib.util.spec_from_file_location("draw", path)
     assert spec is not None and spec.loader is not None

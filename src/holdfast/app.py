@@ -128,7 +128,7 @@ class Holdfast:
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
-    # Without options of their own, `run` and `start` check the agent's parameters (P). A ParamSpec leaves no room for
+    # Without options of their own, `run` and `start` check the agent's parameters (P). A ParamSpec has no place for
     # options, so with options the input is not checked, unless it is bound to the agent: hf.run(agent.bind(…), id=…).
 
     @overload

@@ -95,13 +95,15 @@ class ImportResult:
 # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def export(store: Store, run_id: str, *, watch: views.Watch = views.unwatched) -> Iterator[str]:
+def export(
+    store: Store, run_id: str, *, watch: views.ProgressHook = views.unwatched
+) -> Iterator[str]:
     """The lines of a run's file. The log is verified before the first line is returned."""
     count = views.check(store, run_id, through=lambda records: watch(records, "checking event"))
     return _lines(store, run_id, count, watch)
 
 
-def _lines(store: Store, run_id: str, count: int, watch: views.Watch) -> Iterator[str]:
+def _lines(store: Store, run_id: str, count: int, watch: views.ProgressHook) -> Iterator[str]:
     yield _line({"format": FORMAT, "version": 1, "id": run_id})
     seqs: dict[str, int] = {}  # of each value outside the log: the first event that refers to it
     for record, event in watch(views.events(store, run_id), "writing event"):
@@ -131,7 +133,7 @@ def _line(fields: dict[str, Any]) -> str:
 # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def read(file: Iterable[str], *, watch: views.Watch = views.unwatched) -> Bundle:
+def read(file: Iterable[str], *, watch: views.ProgressHook = views.unwatched) -> Bundle:
     """Read and check a run's file; NotABundle or LogDamaged if anything is wrong with it."""
     lines = _bounded(watch(file, "reading line"))
     first = _read(next(lines, ""), _First, "its first line")

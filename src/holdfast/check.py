@@ -50,7 +50,7 @@ def check(
     *,
     agent: str = "",
     failed: bool = False,
-    watch: views.Watch = views.unwatched,
+    watch: views.ProgressHook = views.unwatched,
 ) -> list[CheckedRun]:
     """Replay every unfinished run (and those that failed, if `failed`) against these agents; the oldest first."""
     statuses: Sequence[str] = (*UNFINISHED, "failed") if failed else UNFINISHED

@@ -41,7 +41,7 @@ class Diagnosis:
         return not self.damaged and all(finding.ok for finding in self.findings)
 
 
-def examine(store: Store, *, watch: views.Watch = views.unwatched) -> Diagnosis:
+def examine(store: Store, *, watch: views.ProgressHook = views.unwatched) -> Diagnosis:
     """Examine the store and every run in it."""
     findings = list(store.examine())
     checked, damaged = 0, []

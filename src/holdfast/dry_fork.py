@@ -156,13 +156,13 @@ def _copy_past(
     copy.create(Creation(run, kept, blobs)).wait()
 
 
-_ENDS: Final = (e.CallSucceeded, e.CallFailed, e.CallDoubted, e.CallResolved)
+_ENDS: Final = (e.CallSucceeded, e.CallFailure, e.CallDoubted, e.CallResolved)
 
 
 def _last_end(run_id: str, past: Sequence[Record]) -> int:
     """The place of the last call's end: what is changed there is seen by the code when that call returns."""
     for at in range(len(past) - 1, 0, -1):
-        if isinstance(log.read_event(run_id, past[at]), e.CallSucceeded | e.CallFailed):
+        if isinstance(log.read_event(run_id, past[at]), e.CallSucceeded | e.CallFailure):
             return at
     raise InvalidInput(
         f"run {run_id!r}: its state cannot be changed before its first step; there is none to return with it"

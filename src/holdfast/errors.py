@@ -353,7 +353,7 @@ class Rejected(CallFailed):
 class InDoubt(HoldfastError):
     """Raise it in a tool that cannot know whether its effect happened, for example after a lost response.
 
-    What the tool declares decides then: its check is asked, or the run waits for a person.
+    The tool's declaration decides what follows: its check is called, or the run is suspended until a person decides.
     """
 
 
@@ -499,7 +499,7 @@ class KeyTaken(StoreError):
 
 
 class StorageFull(StoreError):
-    """No space left. Nothing was written, and the run can be resumed once there is room."""
+    """No space left. Nothing was written, and the run can be resumed once there is space."""
 
 
 class StoreUnavailable(StoreError):

@@ -51,7 +51,11 @@ def gc(
 
 
 def removable(
-    store: Store, *, older_than_us: int = 0, keep: int = 0, watch: views.Watch = views.unwatched
+    store: Store,
+    *,
+    older_than_us: int = 0,
+    keep: int = 0,
+    watch: views.ProgressHook = views.unwatched,
 ) -> list[RunRow]:
     """The runs that may be deleted: ended longer ago, but for the newest `keep`. The newest first."""
     before = store.now() - older_than_us
@@ -67,7 +71,7 @@ def _is_needed(store: Store, row: RunRow) -> bool:
 
 
 def delete(
-    store: Store, rows: Iterable[RunRow], *, watch: views.Watch = views.unwatched
+    store: Store, rows: Iterable[RunRow], *, watch: views.ProgressHook = views.unwatched
 ) -> list[str]:
     """Delete these runs; the ids of those that were."""
     return [row.id for row in watch(rows, "deleting run") if store.delete(row.id)]
@@ -78,7 +82,7 @@ def rotate_snapshots(
     *,
     keep: int | None = None,
     max_age_us: int | None = None,
-    watch: views.Watch = views.unwatched,
+    watch: views.ProgressHook = views.unwatched,
 ) -> int:
     """Of each run's snapshots delete all but the newest `keep`, and older ones but the newest; how many."""
     count = sys.maxsize >> 1 if keep is None else keep

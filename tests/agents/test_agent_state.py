@@ -115,7 +115,7 @@ def test_a_change_never_changes_the_old_state(state: AgentState, changes: list[A
 
 @lean
 @given(STATES, st.lists(CHANGES, max_size=6))
-def test_what_is_written_of_an_iteration_gives_its_state(
+def test_the_recorded_difference_of_an_iteration_restores_its_state(
     state: AgentState, changes: list[Any]
 ) -> None:
     """The delta between any two states, applied to the stored form of one, is that of the other."""

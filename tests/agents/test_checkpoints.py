@@ -453,7 +453,7 @@ def test_a_run_that_is_too_old_is_not_resumed_unless_that_is_asked_for(tmp_path:
         with pytest.raises(RunWaiting):
             hf.run(old, id="r")
         clock.advance(1800)
-        with pytest.raises(RunWaiting):  # it is not too old, and pending is no obstacle
+        with pytest.raises(RunWaiting):  # it is not too old, and pending does not prevent it
             hf.resume("pending")
         clock.advance(3000)
         for again in (lambda: hf.resume("r"), lambda: hf.run(old, id="r")):

@@ -85,7 +85,7 @@ def test_what_must_be_kept_is_kept_and_the_rest_is_the_newest(
     assert all(at[i] for i in first_user)
 
 
-def test_the_oldest_turns_go_first_and_calls_go_with_their_answers() -> None:
+def test_the_oldest_messages_are_dropped_first_and_calls_with_their_results() -> None:
     history = [Message("system", "be brief"), Message("user", "the goal")]
     for n in range(20):
         history += [
@@ -116,7 +116,7 @@ def test_a_kept_part_that_is_too_long_is_refused_with_what_to_do() -> None:
     assert "keep_last" in str(refused.value)
 
 
-def test_as_few_as_four_of_six_turns_are_kept_before_it_is_refused() -> None:
+def test_the_last_messages_are_dropped_to_four_before_it_is_refused() -> None:
     history = [Message("user", "go"), *(Message("assistant", "word " * 20) for _ in range(9))]
     each = dialogue.fit(history[-1:]).tokens
     goal = dialogue.fit(history[:1]).tokens
@@ -140,7 +140,7 @@ def test_a_call_that_was_never_answered_is_shown_as_such() -> None:
     ]
 
 
-def test_anthropic_gets_system_apart_and_the_sides_in_turn() -> None:
+def test_anthropic_gets_the_system_prompt_separately_and_alternating_roles() -> None:
     history = [
         Message("assistant", "Hi, what can I do? "),
         Message("system", "be brief"),
@@ -174,7 +174,7 @@ def test_anthropic_gets_system_apart_and_the_sides_in_turn() -> None:
     } == dialogue.anthropic(history)  # fmt: skip
 
 
-def test_a_role_that_no_model_knows_is_refused() -> None:
+def test_an_unknown_role_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'narrator'"):
         dialogue.openai([Message("narrator", "once, long ago")])
 

@@ -152,7 +152,7 @@ def test_a_run_continues_when_instructions_change_and_keeps_its_first_ones(hf: H
     assert "Old." == hf.get("r").messages[0].content
 
 
-def test_a_tool_that_is_gone_diverges_before_anything_new_happens(hf: Holdfast) -> None:
+def test_a_removed_tool_diverges_before_anything_new_happens(hf: Holdfast) -> None:
     lines = (call("clean", days=7), call("clean", days=8), "Done.")
     with pytest.raises(RunWaiting):
         hf.run(devops(*lines, approve=["external_action"]), "Go", id="r")
@@ -189,7 +189,7 @@ def test_a_mistake_becomes_an_observation_and_the_run_continues(
     assert not [c for c in hf.get("r").calls if c.name == "clean"]
 
 
-def test_a_key_never_comes_from_the_models_words(hf: Holdfast) -> None:
+def test_a_key_never_comes_from_the_models_reply(hf: Holdfast) -> None:
     """Ids of calls are the model's, and may be anything, twice; keys are ours."""
     same = ToolRequest("r:1:clean:x", "clean", '{"days": 1}')
     hf.run(devops(say("", same, same), "Done."), "Go", id="r")
@@ -262,7 +262,7 @@ def test_a_rejection_ends_the_run_where_that_is_wanted(hf: Holdfast) -> None:
         hf.run(main, "Go", id="r")
 
 
-def test_a_call_in_doubt_waits_for_a_person_and_is_not_reported_as_a_failure(
+def test_a_call_in_doubt_suspends_the_run_and_is_not_reported_as_a_failure(
     tmp_path: Path,
 ) -> None:
     class Crash(BaseException):
@@ -359,7 +359,9 @@ def test_plain_tools_are_called_at_the_same_time_too(hf: Holdfast) -> None:
     assert ["0", "1", "2"] == told(hf)
 
 
-def test_an_async_agent_waits_for_people_and_continues_on_any_event_loop(tmp_path: Path) -> None:
+def test_an_async_agent_is_suspended_for_people_and_resumes_on_any_event_loop(
+    tmp_path: Path,
+) -> None:
     main = devops(
         say("", call("look_async", disk="a"), call("clean", days=1)), "Done.",
         tools=[look_async, clean], approve=["external_action"],
@@ -535,7 +537,7 @@ def test_a_scripted_answer_that_was_cut_short_fails_like_a_real_one(hf: Holdfast
     ],
 )
 def test_a_lone_surrogate_in_a_models_text_is_replaced(hf: Holdfast, said: str, kept: str) -> None:
-    """Cut off in the middle of a character by a token limit: the run continues."""
+    """Truncated in the middle of a character by a token limit: the run continues."""
     seen: list[str] = []
     bot = devops(say(said, call("look")), said, on_text=seen.append)
 

@@ -92,7 +92,7 @@ def test_a_loop_runs_until_its_state_is_done_and_returns_it(hf: Holdfast) -> Non
     assert 3 == len(phases)
 
 
-def test_a_state_that_comes_back_unchanged_means_once_more(hf: Holdfast) -> None:
+def test_a_state_returned_unchanged_starts_another_iteration(hf: Holdfast) -> None:
     seen = []
 
     @loop(max_iterations=5)
@@ -394,9 +394,7 @@ def test_an_agents_own_patch_and_one_from_outside_change_what_the_run_knows(hf: 
 
 
 @pytest.mark.parametrize("strategy", ["every_step", "every_iteration", "on_state_change"])
-def test_replay_goes_through_all_iterations_and_finds_other_code(
-    hf: Holdfast, strategy: Any
-) -> None:
+def test_replay_checks_all_iterations_and_finds_changed_code(hf: Holdfast, strategy: Any) -> None:
     calls: list[int] = []
     good = counting(6, calls, checkpoint=strategy)
     hf.run(good, "go", id="r")
@@ -423,7 +421,7 @@ def test_time_travel_shows_the_state_of_a_loop_at_each_step(hf: Holdfast) -> Non
     assert any(change.path == "loop.memory.notes.found" for change in hf.diff("r", 2, 4))
 
 
-def test_a_fork_of_a_loop_goes_its_own_way_from_a_step(hf: Holdfast) -> None:
+def test_a_fork_of_a_loop_continues_independently_from_a_step(hf: Holdfast) -> None:
     calls: list[int] = []
     original = hf.run(counting(5, calls), "go", id="r")
     calls.clear()

@@ -124,7 +124,7 @@ ANSWER = "Disks: a is full; b is full; cleaned 7."
 
 @each_model
 @streaming_or_not
-def test_an_agent_comes_to_its_answer_through_tools(
+def test_an_agent_reaches_its_answer_through_tools(
     kind: str, streaming: bool, provider: Provider, hf: Holdfast
 ) -> None:
     model, name = model_of(kind, provider, price=Price(input=1.0, output=10.0))
@@ -185,15 +185,15 @@ def test_the_wait_that_a_provider_asks_for_is_kept(
     model, name = model_of(kind, provider)
     provider.fail(name, "429")
     hf.run(agent_of(model), "Full", id="r")
-    failed = next(x for _, x in hf.events("r") if isinstance(x, e.CallFailed))
-    at = next(r.time for r, x in hf.events("r") if isinstance(x, e.CallFailed))
+    failed = next(x for _, x in hf.events("r") if isinstance(x, e.CallFailure))
+    at = next(r.time for r, x in hf.events("r") if isinstance(x, e.CallFailure))
 
     assert failed.retry_at is not None
     assert 7_000_000 == failed.retry_at - at
 
 
 @each_client
-def test_a_provider_that_stays_away_fails_the_run_and_resume_asks_again(
+def test_an_unavailable_provider_fails_the_run_and_resume_retries(
     kind: str, provider: Provider, hf: Holdfast
 ) -> None:
     model, name = model_of(kind, provider)

@@ -64,7 +64,7 @@ def ends_of_snapshots(shell: Shell) -> list[int]:
     return sorted(row[1] for row in rows if str(row[3]).startswith(LIVE))
 
 
-def test_gc_rotates_snapshots_by_number_and_by_age_and_no_run_goes_with_them(shell: Shell) -> None:
+def test_gc_rotates_snapshots_by_number_and_age_and_deletes_no_run(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
     snapshots(shell, 40, 30, 20, 10)
     unharmed = shell.log("r1")
@@ -98,7 +98,7 @@ def test_an_exported_run_is_as_private_as_the_store(shell: Shell) -> None:
     assert 0o600 == file.stat().st_mode & 0o777
 
 
-def test_a_run_goes_to_another_store_and_is_the_same_there(shell: Shell) -> None:
+def test_a_run_imported_into_another_store_is_the_same(shell: Shell) -> None:
     """Chained as it was; what lies next to the log goes along."""
     shell.run("recap", "r1", "to=sam", f"notes={'x' * 100_000}")
     file, before = exported(shell, "r1"), shell.log("r1")

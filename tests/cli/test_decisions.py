@@ -93,7 +93,7 @@ def test_a_second_decision_is_refused_and_the_error_shows_the_first(shell: Shell
     ],
     ids=lambda words: words[0],
 )  # fmt: skip
-def test_a_run_that_has_ended_takes_no_decisions(shell: Shell, words: list[str]) -> None:
+def test_an_ended_run_accepts_no_decisions(shell: Shell, words: list[str]) -> None:
     shell.run("recap", "r1", "to=sam")
     before = shell.log("r1")
 
@@ -219,7 +219,7 @@ def test_cancel_ends_a_run_at_its_next_call(shell: Shell) -> None:
     assert "cancelled" == shell.json("show", "r1")["status"]
 
 
-def test_a_cancelled_run_waits_for_a_worker_and_then_reports_once_that_it_was_cancelled(
+def test_a_cancelled_run_stays_open_until_a_worker_ends_it_and_reports_it_once(
     shell: Shell,
 ) -> None:
     shell.run("asking", "r1", code=1)
@@ -261,7 +261,7 @@ def test_undo_refuses_a_run_with_nothing_to_undo_and_changes_nothing(shell: Shel
     assert before == [shell.log(run_id) for run_id in ("a1", "r1")]
 
 
-def test_fork_begins_with_the_first_steps_and_goes_its_own_way(shell: Shell) -> None:
+def test_a_fork_copies_the_first_steps_and_continues_independently(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
     made = shell.json("fork", "r1", "1", "--id", "r2", "--state", "colour=red")

@@ -248,7 +248,9 @@ def family(run: Run, how: str) -> object:
         ("pause", "holdfast resume FILE 'r1~1~1'"),
     ],
 )
-def test_what_a_child_waits_for_is_offered_for_the_child(shell: Shell, how: str, said: str) -> None:
+def test_the_open_request_of_a_child_is_offered_for_the_child(
+    shell: Shell, how: str, said: str
+) -> None:
     (shell.folder / "family.py").write_text(FAMILY)
     words = ["run", "family.py:family", "--id", "r1", "-p", f"how={how}"]
     if how == "doubt":

@@ -89,7 +89,7 @@ def test_parameters_are_converted_by_the_agents_signature(shell: Shell) -> None:
     assert expected == json.loads(result.stdout)
 
 
-def test_text_stays_text_also_if_it_looks_like_a_number(shell: Shell) -> None:
+def test_text_that_looks_like_a_number_stays_text(shell: Shell) -> None:
     shell.run("recap", "r1", "to=007", "notes=null")
 
     assert {"to": "007", "notes": "null"} == shell.json("show", "r1")["input"]

@@ -80,7 +80,7 @@ def test_a_time_in_the_double_hour_is_due_once_at_its_first() -> None:
     )
 
 
-def test_a_schedule_for_every_hour_goes_by_time_that_really_passes() -> None:
+def test_an_hourly_schedule_follows_elapsed_time() -> None:
     """No gap in spring, no hour left out in autumn."""
     for day, first in (("2026-03-28T23:59", "03-29"), ("2026-10-24T23:59", "10-25")):
         expected = [f"{first} {hour:02}:{minute}" for hour in range(4) for minute in ("00", "30")]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from msgspec import Raw
 
+from holdfast import errors
 from holdfast.core import events, values
 from holdfast.core.events import (
     ChildUsage,
@@ -189,6 +190,13 @@ def test_every_kind_has_a_name_of_its_own() -> None:
         kind for kind in kinds if not kind.replace("_", "").isalpha() or not kind.islower()
     ]
     assert "noted" not in kinds
+
+
+def test_no_event_has_the_name_of_an_error() -> None:
+    """One name for two things: `except CallFailed` must not be possible with the wrong one."""
+    named = {cls.__name__ for cls in events.ALL.values()}
+
+    assert set() == named & set(vars(errors))
 
 
 # -- refusals ----------------------------------------------------------------------------------

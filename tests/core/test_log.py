@@ -44,7 +44,7 @@ def test_a_whole_log_verifies(count: int) -> None:
     assert list(range(count)) == [record.seq for record in records]
 
 
-def test_sealing_in_one_go_or_bit_by_bit_gives_chains_of_their_own() -> None:
+def test_sealing_at_once_and_in_parts_gives_separate_chains() -> None:
     """The hash covers the place, so equal events at other places are other records."""
     notes = [LogWritten(level="info", text="same")] * 3
     _, records = seal(origin("run"), notes, epoch=1, time=5)

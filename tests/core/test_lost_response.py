@@ -209,7 +209,7 @@ def test_an_error_that_was_raised_from_a_lost_response_is_one_too() -> None:
     assert may_have_happened(raised(cause=None, explicit=False))
 
 
-def test_an_error_raised_from_none_is_taken_as_the_tools_own_statement() -> None:
+def test_an_error_raised_from_none_counts_as_the_tools_own() -> None:
     assert not may_have_happened(raised(cause=None, explicit=True))
 
 

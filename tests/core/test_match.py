@@ -72,9 +72,9 @@ def started(index: int, name: str) -> e.CallStarted:
                          digest=digest(ARGS), args=Value(json=msgspec.Raw(ARGS)))  # fmt: skip
 
 
-def failed(index: int, name: str) -> e.CallFailed:
+def failed(index: int, name: str) -> e.CallFailure:
     error = e.ErrorInfo("ValueError", "no")
-    return e.CallFailed(branch="", index=index, step=index + 1, name=name, error=error)
+    return e.CallFailure(branch="", index=index, step=index + 1, name=name, error=error)
 
 
 def began(index: int, name: str) -> e.WaitBegan:
@@ -121,7 +121,7 @@ def test_after_a_retried_call_the_code_moves_beyond_the_path_that_it_had_taken()
     journal = journal_of(
         failed(0, "pay"),
         done(1, "clean_up"),
-        e.RunFailed(error=e.ErrorInfo("ValueError", "no"), step=1),
+        e.RunFailure(error=e.ErrorInfo("ValueError", "no"), step=1),
         e.RunReopened(),
     )
     retried = match(journal, call(0, "pay", b""))

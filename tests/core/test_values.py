@@ -852,7 +852,7 @@ def test_every_method_that_changes_a_container_is_refused() -> None:
 
 
 @given(JSON)
-def test_freezing_goes_all_the_way_down_and_thawing_back(value: Any) -> None:
+def test_freezing_is_deep_and_thawing_reverses_it(value: Any) -> None:
     """A frozen value is equal to the plain one and is stored as the same bytes."""
     frozen = freeze(value)
 

@@ -121,7 +121,7 @@ def paying(run: Run) -> int:
     return pay(5)
 
 
-def test_a_machine_whose_clock_jumps_takes_runs_from_live_workers_and_nothing_happens_twice(
+def test_a_machine_whose_clock_jumps_claims_runs_of_live_workers_and_nothing_happens_twice(
     tmp_path: Path,
 ) -> None:
     """On SQLite. Forward: leases look ended, and a call under way is in doubt until someone decides. Back:

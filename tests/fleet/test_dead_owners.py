@@ -71,7 +71,7 @@ def test_after_a_kill_the_call_is_shown_in_doubt_and_can_be_settled_at_once(url:
 
 
 @pytest.mark.usefixtures("killed")
-def test_a_worker_that_starts_after_a_kill_takes_the_run_at_once(url: str) -> None:
+def test_a_worker_that_starts_after_a_kill_claims_the_run_at_once(url: str) -> None:
     with open_store(url) as hf:
         assert 1 == hf.worker().run(once=True)
         assert "completed" == hf.get("r").status

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Holdfast, HoldfastError
 from holdfast.errors import ReadOnlyStore
-from holdfast.store.base import Wanted
+from holdfast.store.base import ClaimFilter
 from support import chaos_agents
 from support.fleet import ENDED, Fleet, People, tasks
 from support.invariants import Evidence, check_all
@@ -78,7 +78,7 @@ def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
         eventually(lambda: replica.store.get(run_id) is not None)
         assert replica.get(run_id).agent
         for touch in (
-            lambda: replica.store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("chained")]),
+            lambda: replica.store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("chained")]),
             lambda: replica.store.claim(run_id, worker="w", lease_us=1),
             lambda: replica.schedule(chaos_agents.chained, cron="@daily", input={"name": "sam"}),
             lambda: replica.start(chaos_agents.chained, name="sam"),

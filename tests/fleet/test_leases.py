@@ -222,7 +222,7 @@ def one_slow_call(run: Run) -> str:
     return slow()
 
 
-def test_a_worker_does_not_take_a_run_again_that_it_still_executes(
+def test_a_worker_does_not_claim_a_run_that_it_is_executing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease has ended because the store was away; it continues with the run when that has ended here."""

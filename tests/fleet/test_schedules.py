@@ -231,9 +231,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_kept(opened: Open) ->
     assert [] == hf.schedules()
 
 
-def test_a_worker_starts_only_schedules_of_agents_that_it_knows(
-    opened: Open, clock: ManualClock
-) -> None:
+def test_a_worker_starts_only_schedules_of_its_agents(opened: Open, clock: ManualClock) -> None:
     hf = opened()
     hf.schedule(report, cron="@hourly")
     hf.schedule(digest, cron="@hourly")

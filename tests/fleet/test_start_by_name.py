@@ -117,7 +117,7 @@ def test_an_input_that_the_schema_forbids_is_refused_before_anything_is_created(
     assert hf.runs() == []
 
 
-def test_an_input_that_the_code_no_longer_takes_fails_the_run(
+def test_an_input_that_the_code_no_longer_accepts_fails_the_run(
     url: str,
 ) -> None:
     @agent(name="job")
@@ -138,7 +138,7 @@ def test_an_input_that_the_code_no_longer_takes_fails_the_run(
         assert seen == ["failed"]
 
 
-def test_an_agent_that_takes_any_name_gets_them_all(hf: Holdfast) -> None:
+def test_an_agent_with_keyword_arguments_gets_all_names(hf: Holdfast) -> None:
     hf.register()
     hf.start("loose", to="Sam", x=1, y=2, id="r")
     work(hf)

@@ -21,11 +21,11 @@ from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    ClaimFilter,
     Creation,
     NewRun,
     RowChange,
     RunRow,
-    Wanted,
     system_clock,
 )
 from holdfast.store.sqlite import SQLiteStore
@@ -243,7 +243,7 @@ def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
         order: list[int] = []
         per_worker.append(order)
         while rows := hf.store.claim_due(
-            worker=name, lease_us=10**9, limit=200, wanted=[Wanted("sleeper")]
+            worker=name, lease_us=10**9, limit=200, wanted=[ClaimFilter("sleeper")]
         ):
             batches.append(rows)
             order.extend(int(row.id.partition("-")[2]) for row in rows)
@@ -308,7 +308,7 @@ def test_a_worker_without_notifications_polls_less_and_less_often(
     monkeypatch.setattr(wakeups, "waiting", lambda _: contextlib.nullcontext(pauses))
 
     asked = hf.store.wait_due(
-        [Wanted("quick")], timeout=3600, stop_when=lambda: len(pauses.seconds) == 20
+        [ClaimFilter("quick")], timeout=3600, stop_when=lambda: len(pauses.seconds) == 20
     )
     monkeypatch.undo()
 
@@ -344,10 +344,10 @@ def test_postgresql_listens_once_notes_are_proven_to_arrive_and_then_hardly_poll
 
     store = PostgresStore(postgres_dsn)
     try:
-        store.wait_due([Wanted("x")], timeout=0.01)
+        store.wait_due([ClaimFilter("x")], timeout=0.01)
         eventually(lambda: store._listener.hears, "a note of our own")
         asked = Counted(monkeypatch, store, "_next_to_do")
-        assert not store.wait_due([Wanted("x")], timeout=1)
+        assert not store.wait_due([ClaimFilter("x")], timeout=1)
 
         assert asked.calls <= 2
     finally:

@@ -1,5 +1,5 @@
 """Workers as processes of their own, on both stores: they take what is due, in files and modules; and
-when they are told to stop they release what is under way, so that others continue at once.
+when they are stopped they release their runs, so that others continue at once.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def test_due_runs_that_no_worker_claims_are_shown_as_such(tmp_path: Path) -> Non
 
 @pytest.mark.nightly
 @pytest.mark.postgres
-def test_a_worker_waits_for_a_server_that_restarts_and_not_for_one_that_refuses(
+def test_a_worker_retries_while_a_server_restarts_and_stops_if_it_is_refused(
     killable_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     server = killable_postgres
@@ -259,7 +259,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)]
 )
-def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_nothing(
+def test_a_signal_while_a_worker_is_starting_ends_it_and_it_has_claimed_nothing(
     tmp_path: Path, number: int, code: int
 ) -> None:
     """There is nothing to release yet, so the system's own way of ending is the right one."""
@@ -287,7 +287,7 @@ def test_a_signal_while_a_worker_is_starting_ends_it_at_once_and_it_has_taken_no
             assert "begun" == handle.result(timeout=1)
 
 
-def test_a_worker_waits_for_a_file_that_another_process_has_locked(
+def test_a_worker_retries_while_another_process_has_locked_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by one that was frozen while it made the file; opening it then fails, and is tried again."""

@@ -48,7 +48,7 @@ _INVARIANTS = [x for x in invariants.ALL if x not in _OWN]
 def one_terminal_event(x: Evidence) -> None:
     """21, but a person may settle a doubt of a run that has ended."""
     own = [event for event in x.events if not isinstance(event, e.CallEvidence | e.CallResolved)]
-    kinds = (e.RunCompleted, e.RunFailed, e.RunCancelled)
+    kinds = (e.RunCompleted, e.RunFailure, e.RunCancellation)
     ends = [i for i, event in enumerate(own) if isinstance(event, kinds)]
     reopened = (e.RunReopened, e.RunRestarted, e.UndoRequested)
     if ends and not any(isinstance(event, reopened) for event in x.events):
@@ -66,7 +66,7 @@ def branches_are_in_order(x: Evidence) -> None:
                 f"event {record.seq} ({event.kind} before call {event.after} of branch {event.branch!r}) is "
                 f"after event {seq}, which rests on it"
             )
-        elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.WaitBegan):
+        elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure | e.WaitBegan):
             index, seq = begun.get(event.branch, (-1, 0))
             first = event.index > index
             if first:
@@ -114,7 +114,30 @@ def undone_in_reverse(x: Evidence) -> None:
     assert set(undone) <= wanted | children, f"{undone} were undone, not only {wanted | children}"
 
 
-OWN = (undone_in_reverse, one_terminal_event, branches_are_in_order, decisions_hold)
+CLAIMED_MAX = 10
+"""So often in a row a run may be claimed only to find that it is waiting for the same people."""
+
+
+def suspended_runs_rest(x: Evidence) -> None:
+    """20: a run that is waiting for people is not claimed again and again: they could not decide about it."""
+    waits, claims = None, 0
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.RunClaimed):
+            continue
+        is_waiting = isinstance(event, e.RunSuspended) and event.wake_at is None
+        if not is_waiting or event.waits != waits:
+            claims = 0
+        waits, claims = event.waits if is_waiting else None, claims + 1
+        assert claims <= CLAIMED_MAX, f"claimed {claims} times for nothing, by event {record.seq}"
+
+
+OWN = (
+    undone_in_reverse,
+    one_terminal_event,
+    branches_are_in_order,
+    decisions_hold,
+    suspended_runs_rest,
+)
 
 
 class Violation(NamedTuple):
@@ -217,7 +240,9 @@ class Judge:
             return  # reported as stuck, diverged or quarantined
         if row.owner:
             yield Violation("lease after the end", row.id, f"{row.owner} still owns it")
-        last = next((event for event in reversed(x.events) if isinstance(event, e.RunFailed)), None)
+        last = next(
+            (event for event in reversed(x.events) if isinstance(event, e.RunFailure)), None
+        )
         if row.status == "failed" and last is not None and last.error.type not in EXPECTED_FAILURES:
             yield Violation(
                 "unexpected failure", row.id, f"{last.error.type}: {last.error.message}"

@@ -404,6 +404,14 @@ def timeout_in_commit(g: Generator) -> Program:
     return g.program("timeout_in_commit", failing)
 
 
+def late_and_undone(g: Generator) -> Program:
+    """A limit ends the run, which is undone, while a call is in doubt."""
+    acts: Body = [["undoable"], ["slow", g.one_of(10, 40)], [g.one_of("once", "once", "checked")]]
+    made = g.program("late_and_undone", [["loop", 6, acts]])
+    made["options"] |= {"on_failure": "undo", "deadline": g.one_of(0.2, 0.4)}
+    return made
+
+
 SHAPES: dict[Make, frozenset[str]] = {
     decision_while_working: frozenset({"branch_waits", "map", "gather", "group", "keyed"}),
     model_with_two_tools: frozenset({"branch_waits", "llm", "approvals", "keyed", "map"}),
@@ -424,6 +432,7 @@ SHAPES: dict[Make, frozenset[str]] = {
     race_after_join: frozenset({"races", "gather", "group", "questions", "signals", "approvals"}),
     timer_and_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
+    late_and_undone: frozenset({"limits", "undo", "once", "checked", "loops"}),
 }
 """Each with the features that it needs."""
 

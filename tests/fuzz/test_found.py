@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from holdfast.errors import Abandon, LeaseLost
 from holdfast.runtime.log.branches import current_branch
 from holdfast.store.base import Creation, NewRun, Store
 from holdfast.store.sqlite import SQLiteStore
+from holdfast.testing import ManualClock
 from support.waiting import eventually
 from support.workers import STORES, url_of
 
@@ -119,7 +121,7 @@ def test_a_call_that_happened_before_a_crash_is_not_recorded_as_not_done_when_it
         hf.run(impatient, id="r")
     with Holdfast(url, options=Options(boundary=cancel)) as hf:
         assert "gave up" == hf.run(impatient, id="r")
-        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailed)]
+        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailure)]
 
     assert (1, [""]) == (len(acted), [x.error.effect for x in failures])
 
@@ -218,7 +220,7 @@ def test_a_decision_about_a_doubt_that_comes_while_a_worker_claims_the_run_holds
                 result=e.Value(json=Raw(b'"paid"')),
                 by="ann",
             )
-            control.act(hf.store, "r", lambda *_: control.Act([event]))
+            control.update_run(hf.store, "r", lambda *_: control.RunUpdate([event]))
 
     with Holdfast(url) as hf, contextlib.suppress(KeyboardInterrupt):
         hf.run(paying, id="r")
@@ -312,7 +314,7 @@ def killed_before_its_second_attempt(store: Store) -> None:
     events = [
         e.RunCreated(run_id="r", agent="late_for_a_retry", input=e.Value(json=Raw(b"{}"))),
         intent,
-        e.CallFailed(**call, error=e.ErrorInfo("ValueError", "no"), retry_at=store.now()),
+        e.CallFailure(**call, error=e.ErrorInfo("ValueError", "no"), retry_at=store.now()),
         e.TimeoutFired(index=1, within_us=50_000, entered_at=0, number=1),
         msgspec.structs.replace(intent, attempt=2),
     ]
@@ -745,3 +747,106 @@ def test_a_cancellation_that_comes_while_a_call_is_prepared_prevents_it(
         with pytest.raises(RunCancelled):
             hf.run(which, id="r")
     assert made == MADE
+
+
+class Late:
+    """A run whose deadline passes while the only call that it made has no known outcome."""
+
+    def __init__(self, folder: Path, options: Options, **declared: Any) -> None:
+        undone = self.undone = list[str]()
+        self.clock = ManualClock()
+
+        @tool(undo=lambda: undone.append("pay"), **declared)
+        def pay() -> str:
+            raise KeyboardInterrupt  # so its outcome is not recorded
+
+        @agent(deadline=60, on_failure="undo")
+        def late(run: Run) -> None:
+            pay()
+
+        self.agent = late
+        store = SQLiteStore(folder / "late.db", clock=self.clock.now)
+        self.hf = Holdfast(store, agents=[late], options=options)
+
+    def crash(self) -> Holdfast:
+        with pytest.raises(KeyboardInterrupt):
+            self.hf.run(self.agent, id="r")
+        self.clock.advance(61)
+        return self.hf
+
+
+@pytest.fixture
+def make_late(tmp_path: Path) -> Iterator[Callable[..., Late]]:
+    made: list[Late] = []
+
+    def make(options: Options = SHORT, **declared: Any) -> Late:
+        made.append(Late(tmp_path, options, **declared))
+        return made[-1]
+
+    yield make
+    for late in made:
+        late.hf.close()
+        late.hf.store.close()
+
+
+def test_a_late_run_that_waits_for_a_decision_before_it_is_undone_is_not_due(
+    make_late: Callable[..., Late],
+) -> None:
+    """Otherwise workers claim it all the time, and the person who decides is told that it executes."""
+    late = make_late()
+    hf = late.crash()
+    with pytest.raises(RunWaiting):
+        hf.run(late.agent, id="r")
+    row = hf.store.get("r")
+    assert row is not None
+    assert ("waiting", None) == (row.status, row.due_at)
+
+    hf.resolve("r", done="paid")
+    with pytest.raises(RunFailed) as failed:
+        hf.run(late.agent, id="r")
+    assert ("deadline", ["pay"]) == (failed.value.reason, late.undone)
+
+
+@pytest.mark.parametrize(("happened", "expected"), [("paid", ["pay"]), (None, [])])
+def test_a_late_run_asks_the_check_of_a_call_in_doubt_before_it_is_undone(
+    make_late: Callable[..., Late], happened: str | None, expected: list[str]
+) -> None:
+    """So no person is needed to find out what the tool says how to find out."""
+    late = make_late(check=lambda _: happened)
+    hf = late.crash()
+    with pytest.raises(RunFailed) as failed:
+        hf.run(late.agent, id="r")
+    assert ("deadline", expected) == (failed.value.reason, late.undone)
+
+
+def test_a_late_run_whose_check_fails_waits_for_a_decision_before_it_is_undone(
+    make_late: Callable[..., Late],
+) -> None:
+    def fails(_key: str) -> None:
+        raise ConnectionError("unreachable")
+
+    late = make_late(check=fails)
+    hf = late.crash()
+    with pytest.raises(RunWaiting) as waiting:
+        hf.run(late.agent, id="r")
+    assert "its check failed: ConnectionError: unreachable" == waiting.value.waits[0].reason
+    hf.resolve("r", done="paid")
+    with pytest.raises(RunFailed):
+        hf.run(late.agent, id="r")
+    assert ["pay"] == late.undone
+
+
+def test_a_run_that_lost_its_lease_while_it_is_suspended_to_be_undone_says_so(
+    make_late: Callable[..., Late],
+) -> None:
+    """Its caller gets an error that names the other worker, not a signal of the runtime."""
+
+    def lose(where: str) -> None:
+        if where == "before commit run_suspended":
+            late.hf.store.release("r", 2)
+            late.hf.store.claim("r", worker="another", lease_us=1)
+
+    late = make_late(Options(boundary=lose))
+    hf = late.crash()
+    with pytest.raises(LeaseLost):
+        hf.run(late.agent, id="r")

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput
 from holdfast.lua import load_program
 from holdfast.lua.ops import Ops
 from holdfast.lua.validate import problems_of
-from holdfast.lua.vm import Limits, Vm
+from holdfast.lua.vm import LuaLimits, Vm
 from holdfast.testing.spec import run_scenario
 from support.slim import Slim
 
@@ -233,7 +233,7 @@ def test_the_files_use_every_name_and_every_sentence() -> None:
 def test_the_files_use_every_global_that_the_language_defines() -> None:
     """Asked of the language itself, so that no new name stays without a file: each global, and each of its members."""
     code = re.sub(r"--(?!\[\[)[^\n]*", "", all_text())
-    vm = Vm(Ops(load_program(RIGHT[0]), "here").table(), Limits())
+    vm = Vm(Ops(load_program(RIGHT[0]), "here").table(), LuaLimits())
     of_lua = set(lupa.lua54.LuaRuntime(encoding=None).globals())
     unused = []
     for key, value in vm.sandbox[b"globals"].items():
@@ -272,7 +272,7 @@ def test_a_file_that_is_killed_at_every_boundary_ends_the_same(path: Path, slim:
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=name_of)
-def test_what_is_not_supported_is_refused_by_name_with_its_line(path: Path) -> None:
+def test_an_unsupported_option_is_refused_with_its_name_and_line(path: Path) -> None:
     line, says = re.match(r"-- refused: (\d+): (.*)", path.read_text()).groups()  # type: ignore[union-attr]
 
     with pytest.raises(InvalidInput) as caught:

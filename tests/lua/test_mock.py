@@ -57,7 +57,9 @@ def played(
 
 
 @pytest.mark.parametrize(("name", "body"), CALLS.values(), ids=CALLS)
-def test_what_has_no_mock_is_an_error_that_names_it(name: str, body: str, tmp_path: Path) -> None:
+def test_a_call_without_a_mock_is_an_error_that_names_it(
+    name: str, body: str, tmp_path: Path
+) -> None:
     scenario = played(tmp_path, body)
 
     assert not scenario["ok"]
@@ -73,7 +75,9 @@ def test_what_has_no_mock_is_an_error_that_names_it(name: str, body: str, tmp_pa
     ],
     ids=["a tool", "an agent", "the tool done"],
 )
-def test_what_has_a_mock_or_contacts_nothing_runs(body: str, mocks: str, tmp_path: Path) -> None:
+def test_a_call_with_a_mock_or_without_a_connection_runs(
+    body: str, mocks: str, tmp_path: Path
+) -> None:
     scenario = played(tmp_path, body, mocks)
 
     assert scenario["ok"], scenario

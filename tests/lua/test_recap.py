@@ -150,13 +150,13 @@ def test_killed_before_and_after_the_send_it_sends_once_on_postgres(
     check_once(postgres_dsn, tmp_path, (5, 3))
 
 
-def test_there_are_no_more_boundaries_than_are_tested(tmp_path: Path) -> None:
+def test_every_boundary_is_tested(tmp_path: Path) -> None:
     hosted(tmp_path)
 
     assert BOUNDARIES == check_once(str(tmp_path / "h.db"), tmp_path, ())
 
 
-def test_run_again_after_a_code_change_it_does_not_send_again(tmp_path: Path) -> None:
+def test_resumed_after_a_code_change_it_does_not_send_again(tmp_path: Path) -> None:
     """The chapter's first case: the code changes and the procedure is run again, with its state kept."""
     path, calls = hosted(tmp_path), []
 

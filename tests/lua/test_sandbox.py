@@ -9,9 +9,9 @@ import pytest
 
 from holdfast import Holdfast, RunFailed
 from holdfast.lua import load_program
-from holdfast.lua.vm import Limits
+from holdfast.lua.vm import LuaLimits
 
-SMALL = Limits(instructions=3_000_000, memory=16 << 20, seconds=5.0)
+SMALL = LuaLimits(instructions=3_000_000, memory=16 << 20, seconds=5.0)
 
 # Each is an expression; it must be false or nil, or raise an error that can be caught.
 CLOSED = """
@@ -241,12 +241,12 @@ def run(folder: Path, body: str) -> object:
         return hf.run(program.main, id="r")
 
 
-def test_there_are_enough_attempts() -> None:
+def test_there_are_enough_escape_attempts() -> None:
     assert len(CLOSED) + len(ENDLESS) >= 60
 
 
 @pytest.mark.parametrize("attempt", CLOSED)
-def test_what_leads_out_of_the_sandbox_is_refused(attempt: str, tmp_path: Path) -> None:
+def test_every_escape_from_the_sandbox_is_refused(attempt: str, tmp_path: Path) -> None:
     body = (
         f"local ok, got = pcall(function() return {attempt} end)\nreturn not ok or not got or nil"
     )
@@ -256,7 +256,7 @@ def test_what_leads_out_of_the_sandbox_is_refused(attempt: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("body", ENDLESS.values(), ids=ENDLESS)
-def test_what_would_not_end_is_stopped_by_a_limit(body: str, tmp_path: Path) -> None:
+def test_code_that_does_not_end_is_stopped_by_a_limit(body: str, tmp_path: Path) -> None:
     with pytest.raises(RunFailed) as caught:
         run(tmp_path, body)
 
@@ -315,7 +315,7 @@ def test_a_caught_error_of_a_tool_has_no_traceback(tmp_path: Path) -> None:
     assert "t failed: LuaError: a.tac:1: no" == said
 
 
-def test_an_error_says_file_line_and_lua_traceback(tmp_path: Path) -> None:
+def test_an_error_names_its_file_and_line_and_has_a_lua_traceback(tmp_path: Path) -> None:
     with pytest.raises(RunFailed) as caught:
         run(
             tmp_path,

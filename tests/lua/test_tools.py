@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, InvalidInput, RunFailed, tool
 from holdfast.lua import load_program, procedure
 from holdfast.lua.validate import problems_of
-from holdfast.lua.vm import Limits
+from holdfast.lua.vm import LuaLimits
 
 
 def written(folder: Path, source: str) -> Path:
@@ -31,7 +31,7 @@ def test_each_call_of_a_tool_has_the_whole_instruction_limit(tmp_path: Path) -> 
         Procedure { input = {}, function() local n = 0 for i = 1, 5 do n = n + spin({}) end return n end }
         """,
     )
-    limits = Limits(instructions=1_000_000)
+    limits = LuaLimits(instructions=1_000_000)
 
     with Holdfast(tmp_path / "h.db") as hf:
         assert 5 == hf.run(procedure(path, limits=limits), id="r")
@@ -190,7 +190,7 @@ def test_a_wrong_declaration_is_refused_with_its_line(
         "Retry.with_backoff(function() end, {attempts = 2})",
     ],
 )
-def test_an_option_that_is_not_known_is_refused_by_name(body: str, tmp_path: Path) -> None:
+def test_an_unknown_option_is_refused_with_its_name(body: str, tmp_path: Path) -> None:
     path = written(tmp_path, f"Procedure {{ input = {{}}, function()\n{body}\nend }}")
 
     with (
@@ -267,7 +267,7 @@ def test_a_byte_order_mark_and_a_line_for_the_shell_are_skipped(
     )  # fmt: skip
 
 
-def test_validate_knows_names_that_are_assigned_together_and_bytes_that_are_no_text(
+def test_validate_accepts_multiple_assignment_and_bytes_that_are_not_text(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a.tac"
@@ -278,7 +278,7 @@ def test_validate_knows_names_that_are_assigned_together_and_bytes_that_are_no_t
     assert [] == problems_of(path)
 
 
-def test_a_required_key_is_given_by_the_runtime(tmp_path: Path) -> None:
+def test_a_required_idempotency_key_is_filled_in_by_the_runtime(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         """

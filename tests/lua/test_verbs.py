@@ -84,7 +84,7 @@ def paid(waiting: Terminal) -> Terminal:
     return waiting
 
 
-def test_a_run_that_waits_is_shown_with_what_it_waits_for(waiting: Terminal) -> None:
+def test_a_waiting_run_is_shown_with_what_it_is_waiting_for(waiting: Terminal) -> None:
     shown = waiting.invoke("show", "p").output
 
     assert "waiting for  approval: Pay 7 EUR?" in shown
@@ -162,7 +162,7 @@ def test_a_completed_run_is_not_executed_again(paid: Terminal) -> None:
     assert {"amount": 7, "paid": True} == again["result"]
 
 
-def test_its_specs_run_with_parameters_of_the_command_line(terminal: Terminal) -> None:
+def test_its_specs_run_with_parameters_from_the_command_line(terminal: Terminal) -> None:
     words = ("test", "FILE", "--mock", "--param", "amount=7")
 
     assert terminal.json(*words, store=False)["ok"]
@@ -176,7 +176,9 @@ def test_a_wrong_parameter_of_a_test_is_refused(terminal: Terminal) -> None:
     assert "amount: int | float" in refused.output
 
 
-def test_a_wrong_parameter_of_a_run_is_refused_with_what_it_takes(terminal: Terminal) -> None:
+def test_a_wrong_parameter_of_a_run_is_refused_with_the_declared_parameters(
+    terminal: Terminal,
+) -> None:
     refused = terminal.invoke("run", "FILE", "--param", "amount=much", code=2)
 
     assert "amount='much' is not int | float" in refused.output

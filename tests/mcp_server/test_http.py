@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import Holdfast
-from holdfast.mcp.http import BODY_BYTES_MAX, Caller, Credential, McpApp, Sessions
+from holdfast.mcp.http import BODY_BYTES_MAX, BearerToken, Caller, McpApp, McpSessions
 from holdfast.mcp.reach import Identity
 from support.mcp_fuzz import message as fuzzed
 from support.mcp_tasks import AGENTS, HOLDFAST, MODES, migration, run, waits
@@ -255,7 +255,7 @@ def _initialized(address: str, token: str) -> int:
 def test_sessions_that_are_idle_for_long_are_forgotten() -> None:
     """Not those with an open stream, however long it is open; and each once."""
     now = [0.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = McpSessions(lambda: now[0])
     with sessions.used("idle"):
         pass
     with sessions.used("streaming"):
@@ -288,11 +288,11 @@ def test_a_token_is_compared_by_its_digest() -> None:
     """It is not kept, and short ones are refused."""
     from holdfast.errors import InvalidInput
 
-    made = Credential.of(WRITER, Identity("writer"))
+    made = BearerToken.of(WRITER, Identity("writer"))
 
     assert WRITER not in repr(made)
     with pytest.raises(InvalidInput, match="at least 20"):
-        Credential.of("short", Identity("writer"))
+        BearerToken.of("short", Identity("writer"))
 
 
 # ── mounted in another application ───────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ ME = Identity("migration")
 STRANGER = Identity("stranger")
 
 
-def test_another_agents_task_looks_like_one_that_does_not_exist(hf: Holdfast) -> None:
+def test_another_agents_task_is_reported_as_not_found(hf: Holdfast) -> None:
     """For every tool and every resource."""
     waits(hf, migration, "secret-task", goal="x")
     rest: dict[str, dict[str, Any]] = {

@@ -194,7 +194,7 @@ def test_a_slow_subscriber_delays_no_other(hf: Holdfast) -> None:
     assert 2 == seen.count("slow")
 
 
-def test_a_client_that_leaves_is_forgotten(hf: Holdfast) -> None:
+def test_a_client_that_disconnects_is_forgotten(hf: Holdfast) -> None:
     """A stream that has ended costs nothing any more."""
     uri = waits(hf, migration, "m", goal="x")
     server = HoldfastServer(hf.store, lambda _: ME)

@@ -1,4 +1,4 @@
-"""What a parameter's annotation says is told to a model and checked before anything happens."""
+"""A parameter's annotation is part of the model's schema, and is checked before anything happens."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_constraint_is_checked_before_the_call(
 
 
 @pytest.mark.parametrize("fn", CONSTRAINED)
-def test_what_fits_the_constraint_is_called_with_what_was_given(fn: Any, home: Any) -> None:
+def test_a_value_that_fits_the_constraint_is_passed_on_unchanged(fn: Any, home: Any) -> None:
     pay = tool(fn)
 
     @agent

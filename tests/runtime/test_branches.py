@@ -662,7 +662,7 @@ def test_a_timeout_that_had_not_fired_does_not_fire_on_a_slow_replay(url: str) -
         assert hf.result("r") == hf.replay("r").result
 
 
-def test_a_run_that_dies_after_a_timeout_takes_the_same_way(url: str) -> None:
+def test_a_run_that_crashes_after_a_timeout_resumes_on_the_same_path(url: str) -> None:
     @agent
     async def limited(run: AsyncRun) -> str:
         try:
@@ -684,7 +684,7 @@ def test_a_run_that_dies_after_a_timeout_takes_the_same_way(url: str) -> None:
         assert "over" == hf.run(limited, id="r")
 
 
-def test_a_timeout_that_came_too_late_for_its_block_does_so_again(url: str) -> None:
+def test_a_timeout_that_fired_after_its_block_does_so_on_replay(url: str) -> None:
     """It fires while the beginning of a wait is being written, and by then the wait is over too."""
 
     @agent

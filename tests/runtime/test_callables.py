@@ -289,7 +289,7 @@ def test_a_plain_agent_may_run_a_loop_of_its_own(home: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "wait", "priority"])
-def test_a_parameter_that_hf_run_would_take_for_itself_is_refused(name: str) -> None:
+def test_a_parameter_with_the_name_of_an_option_of_hf_run_is_refused(name: str) -> None:
     def main(run: Run, **_: Any) -> None: ...
 
     first = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD)

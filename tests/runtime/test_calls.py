@@ -100,7 +100,7 @@ def test_a_tool_called_in_a_thread_that_the_agent_started_by_itself_warns(home: 
     assert "a" == send("a")  # no run is under way
 
 
-def test_outside_a_run_a_tools_own_exception_comes_through() -> None:
+def test_outside_a_run_a_tools_own_exception_is_raised() -> None:
     @tool(retry=Retry(attempts=5))
     def broken() -> None:
         raise KeyError("mine")
@@ -1407,7 +1407,7 @@ def test_every_run_that_ends_has_one_terminal_event_at_its_end(home: Any) -> Non
         hf.run(bad, id="bad")
 
     assert isinstance(hf.events("good")[-1][1], e.RunCompleted)
-    assert isinstance(hf.events("bad")[-1][1], e.RunFailed)
+    assert isinstance(hf.events("bad")[-1][1], e.RunFailure)
 
 
 def test_resume_tries_every_branch_that_failed_again(home: Any) -> None:

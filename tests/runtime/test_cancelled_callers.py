@@ -209,7 +209,7 @@ def test_a_sync_agent_whose_caller_is_cancelled_is_released_at_its_next_boundary
     asyncio.run(check())
 
 
-def test_a_lease_whose_owner_is_gone_is_released_and_not_renewed(url: str) -> None:
+def test_the_lease_of_a_dead_owner_is_released_and_not_renewed(url: str) -> None:
     with Holdfast(url) as hf:
         with pytest.raises(RunWaiting):
             hf.run(main, id="r")

@@ -177,7 +177,7 @@ def test_code_that_stopped_waiting_continues_and_is_resumed_where_it_was(
     assert hf.run(main, id="r") == ["too late", "fallback"]
     assert happened == before  # neither is made again
     call = next(c for c in hf.get("r").calls if c.name == slow.__name__)
-    assert ("failed", "CutOff") == (call.status, call.error and call.error.type)
+    assert ("failed", "Cancelled") == (call.status, call.error and call.error.type)
     assert hf.verify("r").ok
 
 
@@ -238,7 +238,7 @@ def test_a_check_that_the_code_does_not_wait_for_leaves_the_call_in_doubt(home: 
 
 
 def test_a_run_that_failed_next_to_it_repeats_the_call_when_it_is_resumed(home: Any) -> None:
-    """Nothing was done after it was cut off: it is part of what failed."""
+    """Nothing was done after it was cancelled: it is part of what failed."""
     release: list[str] = []
 
     @step
@@ -305,7 +305,7 @@ def test_a_child_run_is_cancelled_though_its_parents_task_is_cancelled_twice(hom
     assert "again" in happened
     hf = home.open(child)
     assert hf.get("r~1").cancel_requested
-    assert 1 == sum(isinstance(x, e.CallFailed) for _, x in hf.events("r"))
+    assert 1 == sum(isinstance(x, e.CallFailure) for _, x in hf.events("r"))
 
 
 def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it(
@@ -368,7 +368,7 @@ def test_code_that_stops_waiting_while_its_child_is_being_cancelled_continues_on
     assert "went on" == hf.run(main, id="r")
 
 
-def test_code_that_stops_waiting_while_a_doubt_is_being_recorded_waits_for_the_decision(
+def test_code_cancelled_while_a_doubt_is_being_recorded_is_suspended_until_the_decision(
     home: Any,
 ) -> None:
     """Found by the fuzzer (seed 500039): the call was recorded as given up, though it may have happened."""
@@ -480,7 +480,7 @@ def test_ending_the_run_from_outside_is_not_recorded_as_the_code_s_doing(home: A
 
     assert home.open().run(main, id="r") == ["a"]
     assert happened == ["a", "a"]
-    assert not [x for _, x in home.open().events("r") if isinstance(x, e.CallFailed)]
+    assert not [x for _, x in home.open().events("r") if isinstance(x, e.CallFailure)]
 
 
 def test_a_cancellation_that_a_tool_makes_itself_is_its_failure(home: Any) -> None:
@@ -797,7 +797,7 @@ def test_a_wait_cancelled_while_it_was_being_recorded_does_not_start(home: Any) 
             tasks[0].cancel()
 
     def never(_: float) -> None:
-        raise AssertionError("it was cut off before")
+        raise AssertionError("it was cancelled before")
 
     with pytest.raises(RunWaiting, match="go"):
         home.open(boundary=cancel, sleep=never).run(main, id="r")

@@ -268,7 +268,7 @@ def test_patched_lets_old_runs_go_the_old_way_and_new_runs_the_new(home: Any) ->
     assert hf.run(make(patched), id="new") == ["a", "new", "sam", "b", "kim"]
 
 
-def test_patched_at_the_end_of_the_log_goes_the_new_way_and_stays_there(home: Any) -> None:
+def test_a_patch_at_the_end_of_the_log_changes_the_path_on_every_replay(home: Any) -> None:
     def patched(run: Run) -> Any:
         found = [read("a"), send("sam"), read("b")]
         run.wait_for("go")

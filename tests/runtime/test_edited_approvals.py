@@ -127,7 +127,7 @@ def test_an_edit_that_cannot_fit_is_refused_at_once(home: Any, args: Any, why: s
     assert hf.run(desk.agent, id="r") == 500
 
 
-def test_an_edit_that_the_tool_does_not_take_fails_the_call_and_a_resume_asks_again(
+def test_an_edit_that_the_tool_does_not_accept_fails_the_call_and_a_resume_asks_again(
     home: Any,
 ) -> None:
     """A half is a number, as was shown; the parameter is a whole one."""
@@ -195,7 +195,7 @@ def test_a_crash_calls_it_again_with_the_same_key_and_bytes(home: Any, moment: s
     assert len(set(desk.calls)) == 1
 
 
-def test_edited_arguments_that_new_code_does_not_take_stop_a_call_that_was_begun(home: Any) -> None:
+def test_edited_arguments_that_new_code_does_not_accept_stop_a_started_call(home: Any) -> None:
     """It may have happened, so it cannot be recorded as not made."""
 
     def made(kind: type) -> Any:

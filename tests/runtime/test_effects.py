@@ -380,7 +380,7 @@ def checked_agent(check: Any, ran: list[str]) -> Any:
     return main
 
 
-def test_a_check_that_finds_the_call_gives_its_result_and_nothing_runs_again(home: Any) -> None:
+def test_a_check_that_finds_the_call_returns_its_result_and_nothing_runs_again(home: Any) -> None:
     ran: list[str] = []
     asked: list[str] = []
 
@@ -790,7 +790,7 @@ def test_by_default_a_call_in_doubt_is_not_repeated_and_a_person_decides(
     assert [c.name for c in hf.get("r").in_doubt] == ["pay"]
 
 
-def test_resolve_done_gives_the_code_that_result(home: Any) -> None:
+def test_resolve_done_returns_that_result_to_the_code(home: Any) -> None:
     ran: list[int] = []
     main = paying_agent(ran)
     home.crash(main, "r", "after pay")
@@ -842,7 +842,7 @@ def test_resolve_failed_raises_at_the_call_and_resume_tries_it_again(home: Any) 
     assert hf.resume("r") == {"paid": 5}
 
 
-def test_resolve_retry_makes_the_call_once_more(home: Any) -> None:
+def test_resolve_retry_makes_the_call_again(home: Any) -> None:
     ran: list[int] = []
     main = paying_agent(ran)
     home.crash(main, "r", "before pay")
@@ -1143,7 +1143,7 @@ def test_a_timeout_of_a_keyed_tool_is_a_failure_that_is_retried_with_the_same_ke
 
     hf = home.open()
     assert hf.run(main, id="r") == "sent"
-    failures = of_kind(hf, "r", e.CallFailed)  # more than one, if a thread was slow to start
+    failures = of_kind(hf, "r", e.CallFailure)  # more than one, if a thread was slow to start
     assert {"TimeoutError"} == {failed.error.type for failed in failures}
     assert len(keys) >= 2 and {keys[0]} == set(keys)
 
@@ -1265,7 +1265,7 @@ def test_ctrl_c_inside_a_tool_is_not_recorded_as_failed(
         hf.run(main, id="r")
     pressed.clear()
 
-    assert of_kind(hf, "r", e.CallFailed) == []
+    assert of_kind(hf, "r", e.CallFailure) == []
     assert call_of(hf, "r").status == "in_doubt"
     with pytest.raises(RunWaiting, match="may or may not"):
         home.open().run(main, id="r")  # and the lease was released
@@ -1336,7 +1336,7 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
     process.communicate(timeout=120)
 
     with Holdfast(path) as hf:
-        assert of_kind(hf, "r", e.CallFailed) == []
+        assert of_kind(hf, "r", e.CallFailure) == []
         assert [c.status for c in hf.get("r").calls] in (
             ["in_doubt"],
             ["running"],

@@ -299,7 +299,7 @@ def test_max_wall_time_counts_from_the_start_even_while_the_run_is_suspended(
         home.open().run(main, id="r")
 
 
-def test_max_wall_time_ends_a_waiting_run_by_itself(home: Any, clock: Any) -> None:
+def test_max_wall_time_ends_a_waiting_run(home: Any, clock: Any) -> None:
     hf = waiting_run(home, budget=Budget(max_wall_time=60))
     clock.advance(61)
     hf.worker().run(once=True)
@@ -353,7 +353,7 @@ def test_cancel_ends_the_run_at_its_next_call(home: Any) -> None:
 
     assert ran == ["a"]
     assert hf.get("r").status == "cancelled"
-    (ended,) = of_kind(hf, "r", e.RunCancelled)
+    (ended,) = of_kind(hf, "r", e.RunCancellation)
     assert (ended.by, ended.why) == ("ann", "changed my mind")
     with pytest.raises(RunCancelled):
         hf.run(main, id="r")

@@ -142,7 +142,7 @@ def test_a_mail_whose_response_is_lost_is_sent_once_also_with_retry_and_resume(
 
     eventually(lambda: server.sent, "the mail")
     assert (server.sent, hf.get("r").call(1).status) == (1, "in_doubt")
-    assert [] == of_kind(hf, "r", e.CallFailed)
+    assert [] == of_kind(hf, "r", e.CallFailure)
     (doubted,) = of_kind(hf, "r", e.CallDoubted)
     assert doubted.error is not None and doubted.error.type in doubted.because
     hf.resolve("r", done="sent")
@@ -290,7 +290,7 @@ def test_a_keyed_tool_is_called_again_with_its_key_after_a_lost_response(hf: Hol
 
     assert "paid" == hf.run(main, id="r")
     assert 2 == len(made) and 1 == len(set(made))
-    (lost,) = of_kind(hf, "r", e.CallFailed)
+    (lost,) = of_kind(hf, "r", e.CallFailure)
     assert "unknown" == lost.error.effect
 
 

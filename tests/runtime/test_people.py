@@ -39,7 +39,7 @@ def asking(run: Run) -> str:
     return "sent"
 
 
-def test_approve_waits_for_a_person(home: Any) -> None:
+def test_approve_suspends_the_run_until_a_person_decides(home: Any) -> None:
     hf = home.open()
     waiting = waits(hf, asking)
     assert waiting.waiting_for == "approval: Send to Sam?"
@@ -82,7 +82,7 @@ def test_an_agent_may_take_another_path_after_a_rejection(home: Any) -> None:
     assert home.open().run(main, id="r") == "rejected by a person"
 
 
-def test_ask_waits_for_an_answer_from_its_options(home: Any) -> None:
+def test_ask_suspends_the_run_until_one_of_its_options_is_answered(home: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         return run.ask("Which one?", options=["red", "blue"])
@@ -283,7 +283,7 @@ def gated(ran: list[Any], *, version: str = "", to: str = "sam", **options: Any)
     return main
 
 
-def test_a_risky_call_waits_for_approval_and_others_do_not(home: Any) -> None:
+def test_a_risky_call_needs_approval_and_others_do_not(home: Any) -> None:
     ran: list[Any] = []
     main = gated(ran)
     hf = home.open()
@@ -410,7 +410,7 @@ def test_an_approval_is_used_once(home: Any) -> None:
     assert hf.run(main, id="r") == ["sam", "sam"]
 
 
-def test_an_approved_call_that_crashes_is_in_doubt_and_not_approved_again_by_itself(
+def test_an_approved_call_that_crashes_is_in_doubt_and_not_approved_again(
     home: Any,
 ) -> None:
     ran: list[Any] = []

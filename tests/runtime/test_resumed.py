@@ -69,7 +69,7 @@ def telling(world: World) -> Any:
     return main
 
 
-def failed_and_mended(home: Any, world: World) -> Any:
+def failed_and_repaired(home: Any, world: World) -> Any:
     """The agent of run `r`, which has failed; what it failed of is over."""
     main = telling(world)
     world.down = {2}
@@ -81,7 +81,7 @@ def failed_and_mended(home: Any, world: World) -> Any:
 def test_code_that_handled_the_failure_continues_when_the_call_succeeds(
     home: Any, world: World
 ) -> None:
-    main = failed_and_mended(home, world)
+    main = failed_and_repaired(home, world)
 
     assert home.open(main).resume("r") == ["paid 3", "good"]
 
@@ -192,7 +192,7 @@ def test_a_new_path_may_wait_where_the_old_one_called(home: Any, world: World) -
     ["before pay", "before commit call_started", "after commit call_started", "after commit call_succeeded"],
 )  # fmt: skip
 def test_a_crash_on_the_new_path_finds_it_again(home: Any, world: World, point: str) -> None:
-    main = failed_and_mended(home, world)
+    main = failed_and_repaired(home, world)
     home.crash_in(lambda hf: hf.resume("r"), main, at=point)
 
     hf = home.open(main)
@@ -221,7 +221,7 @@ def test_other_code_still_diverges_on_the_new_path(home: Any, world: World) -> N
 
 
 def test_a_fork_of_a_resumed_run_continues_from_there(home: Any, world: World) -> None:
-    main = failed_and_mended(home, world)
+    main = failed_and_repaired(home, world)
     home.open(main).resume("r")
 
     hf = home.open(main)

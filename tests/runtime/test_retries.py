@@ -28,8 +28,8 @@ SECOND = 1_000_000
 patient = Retry(attempts=3, initial=600, max_delay=3600, jitter=0)
 
 
-def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailed]:
-    return [x for _, x in hf.events(run_id) if isinstance(x, e.CallFailed)]
+def failures(hf: Holdfast, run_id: str = "r") -> list[e.CallFailure]:
+    return [x for _, x in hf.events(run_id) if isinstance(x, e.CallFailure)]
 
 
 def flaky_agent(
@@ -152,7 +152,7 @@ def test_a_restart_neither_forgets_attempts_nor_shortens_the_wait(home: Any, clo
     main = flaky_agent(times, clock, patient)
     with pytest.raises(RunWaiting):
         home.open().run(main, id="r")
-    for _ in range(3):  # who asks meanwhile is told to wait
+    for _ in range(3):  # a caller meanwhile gets RunWaiting
         clock.advance(100)
         with pytest.raises(RunWaiting):
             home.open().run(main, id="r")

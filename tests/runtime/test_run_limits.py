@@ -149,7 +149,7 @@ def test_a_run_has_limits_of_its_own(hf: Holdfast) -> None:
     assert ({"max_steps": 2}, state.created_at + 60 * SECOND) == (state.budget, state.deadline_at)
 
 
-def test_what_is_given_for_a_run_overrides_what_its_agent_declares(hf: Holdfast) -> None:
+def test_options_of_a_run_override_those_of_its_agent(hf: Holdfast) -> None:
     @agent(deadline=10, budget=Budget(max_steps=1, max_cost_usd=3))
     def main(run: Run) -> int:
         return work(1) + work(2)

@@ -152,7 +152,7 @@ def test_a_signal_needs_a_name(home: Any, bad: str) -> None:
         hf.signal("other", bad)
 
 
-def test_wait_any_gives_the_first_that_comes_and_leaves_the_others(home: Any) -> None:
+def test_wait_any_returns_the_first_event_and_keeps_the_others(home: Any) -> None:
     @agent
     def main(run: Run) -> list[Any]:
         first = run.wait_any("paid", "refused", "expired")
@@ -167,7 +167,7 @@ def test_wait_any_gives_the_first_that_comes_and_leaves_the_others(home: Any) ->
     assert home.open().run(main, id="r") == [["refused", "no money"], 10]
 
 
-def test_wait_any_and_wait_for_give_none_when_time_is_up(home: Any, clock: Any) -> None:
+def test_wait_any_and_wait_for_return_none_on_timeout(home: Any, clock: Any) -> None:
     @agent
     def main(run: Run) -> list[Any]:
         return [run.wait_any("a", "b", timeout=60), run.wait_for("c", timeout=60)]
@@ -222,7 +222,7 @@ def test_wait_any_mixes_signals_and_people_and_cancels_the_losers(
     assert home.open().run(choosing, id="r") == [first, "late"]
 
 
-def test_of_several_things_that_came_the_first_in_the_log_wins(home: Any) -> None:
+def test_of_several_events_the_first_in_the_log_wins(home: Any) -> None:
     hf = home.open()
     waits(hf, choosing)
     hf.answer("r", "snow")
@@ -233,7 +233,7 @@ def test_of_several_things_that_came_the_first_in_the_log_wins(home: Any) -> Non
     assert home.open().run(choosing, id="r") == [["Why so late?", "snow"], 10]
 
 
-def test_wait_any_gives_none_when_its_time_is_up_and_a_timers_name_when_that_comes_first(
+def test_wait_any_returns_none_on_timeout_and_the_name_of_a_timer_that_fires_first(
     home: Any, clock: Any
 ) -> None:
     @agent
@@ -279,7 +279,7 @@ def test_a_wait_for_other_things_than_recorded_diverges(home: Any) -> None:
     assert home.open().run(waiting_for("go", Approval("ok?")), id="r") == ["ok?", True]
 
 
-def test_a_signal_that_comes_after_the_time_was_up_does_not_change_the_past(
+def test_a_signal_after_the_timeout_does_not_change_the_recorded_outcome(
     home: Any, clock: Any
 ) -> None:
     @agent
@@ -297,7 +297,7 @@ def test_a_signal_that_comes_after_the_time_was_up_does_not_change_the_past(
     assert home.open().run(main, id="r") == [None, "end", "late"]
 
 
-def test_a_signal_wins_over_a_time_that_is_up_if_it_came_first(home: Any, clock: Any) -> None:
+def test_a_signal_recorded_before_the_timeout_wins(home: Any, clock: Any) -> None:
     @agent
     def main(run: Run) -> Any:
         return run.wait_for("go", timeout=60)

@@ -51,7 +51,7 @@ def formatted(home: Any, template: str, state: dict[str, Any] | None = None, **i
         ("no names", "no names"),
     ],
 )
-def test_what_the_run_knows_is_filled_in(template: str, says: str, home: Any) -> None:
+def test_known_values_of_the_run_are_filled_in(template: str, says: str, home: Any) -> None:
     state = {
         "count": 3,
         "order": {"to": {"city": "Rome"}},

@@ -222,7 +222,7 @@ def test_replay_shows_where_changed_code_diverges_and_writes_nothing(
 # ── forking ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_signal_that_a_wait_had_taken_is_not_delivered_again_in_a_fork(home: Any) -> None:
+def test_a_signal_that_a_wait_has_received_is_not_delivered_again_in_a_fork(home: Any) -> None:
     @step
     def between(name: str) -> str:
         return name
@@ -383,7 +383,7 @@ def test_a_fork_with_big_values_brings_them_along(home: Any) -> None:
     assert hf.run(main, id="f") == 100_000
 
 
-def test_a_fork_under_a_name_that_is_taken_or_wrong_is_refused(ran: Holdfast) -> None:
+def test_a_fork_with_an_existing_or_invalid_id_is_refused(ran: Holdfast) -> None:
     for bad in ("r", "no/slash"):
         with pytest.raises((InvalidInput, Exception), match=r"exist|not a run id"):
             ran.fork("r", 1, id=bad)

@@ -199,7 +199,9 @@ def test_a_child_that_fails_while_its_caller_waits_fails_the_parent(hf: Holdfast
     assert results == ["CallFailed"]
 
 
-def test_a_caller_waits_for_a_child_that_another_process_executes(hf: Holdfast, url: str) -> None:
+def test_a_caller_is_suspended_until_a_child_in_another_process_ends(
+    hf: Holdfast, url: str
+) -> None:
     begun, end = threading.Event(), threading.Event()
 
     @step

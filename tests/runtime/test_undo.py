@@ -83,7 +83,7 @@ def test_on_failure_undo_runs_newest_first_with_arguments_and_result(home: Any) 
     assert hf.get("r").status == "failed"
 
 
-def test_without_on_failure_nothing_is_undone_by_itself(home: Any) -> None:
+def test_without_on_failure_nothing_is_undone(home: Any) -> None:
     trip = Trip(on_failure="")
     with pytest.raises(RunFailed):
         home.open().run(trip.agent, id="r")
@@ -123,7 +123,7 @@ def test_hf_undo_undoes_the_calls_of_a_run(home: Any, after: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["before unbook", "after unbook"])
-def test_an_undo_continues_after_a_crash_and_one_in_doubt_waits_for_a_person(
+def test_an_undo_resumes_after_a_crash_and_one_in_doubt_needs_a_person(
     home: Any, point: str
 ) -> None:
     trip = Trip()

@@ -28,6 +28,7 @@ from holdfast.store.base import (
     PRIORITY_US,
     TERMINAL_STATUSES,
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     NewRun,
@@ -35,7 +36,6 @@ from holdfast.store.base import (
     RunRow,
     Snapshot,
     Store,
-    Wanted,
 )
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
@@ -267,7 +267,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(0, 5), agents=st.just(AGENTS) | st.lists(agents, unique=True))
     def claim_due(self, limit: int, agents: Sequence[str]) -> None:
         now = self.clock.now()
-        wanted = [Wanted(agent) for agent in agents]
+        wanted = [ClaimFilter(agent) for agent in agents]
         rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, wanted=wanted)
         due = {
             run.id: (run.due_at or 0) - run.priority * PRIORITY_US

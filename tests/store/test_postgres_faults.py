@@ -39,7 +39,7 @@ from holdfast.errors import (
     UnsafeStore,
 )
 from holdfast.store import sql
-from holdfast.store.base import Append, Creation, NewRun, RowChange, Wanted
+from holdfast.store.base import Append, ClaimFilter, Creation, NewRun, RowChange
 from holdfast.store.postgres import PostgresStore, connections, timeline
 from holdfast.store.postgres import store as postgres
 from support.postgres import PostgresServer, free_port
@@ -231,7 +231,7 @@ def test_claims_and_leases_survive_fast_restarts(
     assert sorted(set(epochs)) == epochs
 
 
-def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
+def test_an_unavailable_server_is_named_and_reconnected_automatically(
     killable_postgres: PostgresServer, opened: Open
 ) -> None:
     """Patience has an end; the store does not have to be opened again."""
@@ -250,7 +250,7 @@ def test_a_server_that_stays_away_is_named_and_comes_back_without_help(
 
 
 class _Echo(socketserver.BaseRequestHandler):
-    """Someone who is no PostgreSQL."""
+    """A server that does not speak the protocol of PostgreSQL."""
 
     def handle(self) -> None:
         while said := self.request.recv(1000):
@@ -289,7 +289,7 @@ def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unav
                 store = PostgresStore(dsn, patience=patience)
                 try:
                     store.renew([("nobody", 1)], lease_us=1)
-                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[Wanted("nobody")])
+                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("nobody")])
                 finally:
                     store.close()
                 opened += 1
@@ -419,7 +419,7 @@ def test_a_claim_that_was_not_answered_is_ours(proxy: Proxy, far: PostgresStore)
     assert 2 == row.epoch
 
     sprung = proxy.swallow_answer(commits)
-    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5, wanted=[Wanted("agent")])
+    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5, wanted=[ClaimFilter("agent")])
     assert sprung.is_set()
     assert [("b", 2)] == [(row.id, row.epoch) for row in due]
 
@@ -766,9 +766,7 @@ def test_an_event_from_outside_wakes_a_waiter_in_another_process(
 
 
 @pytest.mark.usefixtures("no_polling")
-def test_a_new_or_released_run_wakes_a_worker_that_waits_for_work(
-    postgres_dsn: str, opened: Open
-) -> None:
+def test_a_new_or_released_run_wakes_an_idle_worker(postgres_dsn: str, opened: Open) -> None:
     """Of another process (NOTIFY) and of the same one."""
     near, far = opened(postgres_dsn), opened(postgres_dsn)
     Log(near)
@@ -776,7 +774,8 @@ def test_a_new_or_released_run_wakes_a_worker_that_waits_for_work(
 
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres_dsn, autocommit=True) as onlooker:
         waiting = [
-            pool.submit(s.wait_due, [Wanted("agent")], timeout=ANSWER_SECONDS) for s in (near, far)
+            pool.submit(s.wait_due, [ClaimFilter("agent")], timeout=ANSWER_SECONDS)
+            for s in (near, far)
         ]
         eventually(lambda: onlooker.execute(listening).fetchone() == (2,))
         assert near.release("a", 1)
@@ -849,7 +848,7 @@ def test_everything_works_behind_a_transaction_pooler(pooled_dsn: str, opened: O
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, logs))
     assert stores[0].wait("run-1", after=20, timeout=ANSWER_SECONDS)
-    wanted = [Wanted("agent")]
+    wanted = [ClaimFilter("agent")]
     assert stores[0].wait_due(wanted, timeout=ANSWER_SECONDS)
     taken = [
         store.claim_due(worker="w", lease_us=LEASE_US, limit=3, wanted=wanted) for store in stores

@@ -19,6 +19,7 @@ from holdfast.store import sql
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     NewRun,
@@ -27,7 +28,6 @@ from holdfast.store.base import (
     Schedule,
     Snapshot,
     Store,
-    Wanted,
     system_clock,
 )
 from holdfast.store.sqlite import SQLiteStore
@@ -50,7 +50,7 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
     for i, agent in enumerate(("busy", "busy", "rare", "rare", "parent", "child")):
         run = NewRun(f"r{i}", agent, "digest", parent="r4" if agent == "child" else "")
         store.create(Creation(run, sealed(origin(run.id), 1), blobs=[Blob("aa", b"x")])).wait()
-    wanted = [Wanted("busy", "", 50), Wanted("rare")]
+    wanted = [ClaimFilter("busy", "", 50), ClaimFilter("rare")]
     taken = store.claim_due(
         worker="w", lease_us=LEASE_US, limit=2, wanted=wanted, exclude=["nobody"]
     )

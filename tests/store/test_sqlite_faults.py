@@ -316,7 +316,7 @@ def test_a_disk_that_is_full_at_the_first_open_is_storage_full(
 def test_a_file_size_limit_is_storage_full_and_lifted_it_is_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RLIMIT_FSIZE, as some supervisors set it: EFBIG is no reason to distrust the disk."""
+    """RLIMIT_FSIZE, as some supervisors set it: EFBIG does not mean that the disk fails."""
     monkeypatch.setattr(sqlite_appends, "RESERVE_BYTES", 4096)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with contextlib.closing(SQLiteStore(path)) as store:
@@ -729,7 +729,7 @@ def test_an_interrupt_at_any_line_leaves_the_store_usable(store: SQLiteStore) ->
     assert at > 50
 
 
-def test_an_interrupt_while_waiting_for_others_gives_way(store: SQLiteStore, path: Path) -> None:
+def test_an_interrupt_ends_a_wait_for_other_processes(store: SQLiteStore, path: Path) -> None:
     """The main thread waits behind a commit; Ctrl-C frees it, and the commit continues."""
     mine, other = Log(store), Log(store, "b")
     begun = threading.Event()

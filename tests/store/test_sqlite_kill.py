@@ -67,7 +67,7 @@ def test_a_kill_during_the_first_open_leaves_no_schema_or_the_whole_schema(slim:
     (whole,) = found["whole"]
     left = [tuple(schema) for schema in found["left"]]
 
-    assert [whole] * len(left) == found["mended"]
+    assert [whole] * len(left) == found["repaired"]
     assert {(), tuple(whole)} == set(left)
     assert left == sorted(left, key=len)
 
@@ -185,7 +185,7 @@ def test_parent_and_child_both_continue_after_a_fork(
     assert 0 == check_acks(tmp_path / "a.db", tmp_path / "acks").unacked_appends
 
 
-def test_a_parent_that_closes_its_store_takes_nothing_from_its_child(
+def test_closing_the_store_in_a_parent_process_does_not_affect_its_child(
     store: SQLiteStore, acks: int, tmp_path: Path
 ) -> None:
     """The log of a living child is not deleted as if the parent had been the last to use it."""

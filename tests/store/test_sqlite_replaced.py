@@ -96,7 +96,7 @@ ALL = [delete, delete_the_database, delete_the_log, delete_the_index, rename, re
 
 
 @pytest.mark.parametrize("harm", ALL, ids=lambda harm: harm.__name__)
-def test_a_process_whose_store_is_gone_starts_no_effect_and_acknowledges_nothing(
+def test_a_process_without_its_store_starts_no_effect_and_acknowledges_nothing(
     harm: Callable[[Path], None], desk: Desk, path: Path
 ) -> None:
     with Holdfast(path) as hf:
@@ -140,7 +140,7 @@ def test_an_older_copy_written_over_the_open_file_is_noticed(
     [delete, delete_the_database, rename, replace_by_an_empty_file],
     ids=lambda x: x.__name__,
 )
-def test_the_next_process_does_not_take_the_empty_place_for_a_new_store(
+def test_the_next_process_does_not_create_a_new_store_in_the_empty_folder(
     harm: Callable[[Path], None], desk: Desk, path: Path
 ) -> None:
     with Holdfast(path) as hf:
@@ -183,7 +183,7 @@ def test_an_empty_file_with_nothing_next_to_it_is_a_new_store(path: Path) -> Non
         assert [] == hf.runs()
 
 
-def test_a_reader_notices_that_the_store_is_gone(path: Path) -> None:
+def test_a_reader_reports_a_removed_store(path: Path) -> None:
     with Holdfast(path) as hf:
         assert [] == hf.runs()
         delete(path)

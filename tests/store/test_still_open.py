@@ -46,7 +46,7 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(lambda at, **rest: e.CallSucceeded(**step_of(at), **rest), AT, **RECEIPTS, result=st.just(inline(1))),
     st.builds(
-        lambda at, **rest: e.CallFailed(**step_of(at), **rest), AT, **RECEIPTS, error=st.just(ErrorInfo("OSError", "no")),
+        lambda at, **rest: e.CallFailure(**step_of(at), **rest), AT, **RECEIPTS, error=st.just(ErrorInfo("OSError", "no")),
         retry_at=st.none() | st.just(99),
     ),
     st.builds(lambda at: e.CallDoubted(**step_of(at), name="send"), AT),
@@ -59,7 +59,7 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),
     st.builds(e.AnswerGiven, **PLACES, value=st.just(inline(1))),
     st.builds(e.RunClaimed, worker=KEYS),
-    st.builds(e.RunFailed, error=st.just(ErrorInfo("OSError", "no"))),
+    st.builds(e.RunFailure, error=st.just(ErrorInfo("OSError", "no"))),
     st.builds(e.RunReopened),
     st.builds(e.StateChanged, op=st.just("set"), key=KEYS, value=st.just(inline(1))),
 )  # fmt: skip
@@ -142,7 +142,7 @@ def test_one_request_looked_up_by_name_equals_that_of_the_whole_log(
                 assert known is not None and known.status == call.status
 
 
-def test_no_more_is_taken_than_what_is_open_takes() -> None:
+def test_reading_what_is_open_reads_no_more_than_that() -> None:
     """A hundred calls that are over, one that is open, and what came since."""
     begun = e.CallStarted(
         index=100, step=101, name="s", effect="once", key="k", digest="d", args=inline({})

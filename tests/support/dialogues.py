@@ -107,7 +107,7 @@ def _check_blocks(message: dict[str, Any], i: int) -> tuple[list[str], list[str]
                 _need(message["role"] == "assistant", f"a user cannot use tools, at {i}")
                 _need(_NAME.fullmatch(block["id"]), f"id {block['id']!r}")
                 _need(_NAME.fullmatch(block["name"]), f"tool name {block['name']!r}")
-                _need(isinstance(block["input"], dict), "input is no object")
+                _need(isinstance(block["input"], dict), "input is not an object")
                 uses.append(block["id"])
             case "tool_result":
                 _need(message["role"] == "user", f"an assistant cannot answer tools, at {i}")

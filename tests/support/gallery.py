@@ -114,7 +114,7 @@ class Writer:
         self.after(us)
         error = ErrorInfo(kind, text, traceback=f'Traceback (most recent call last):\n  File "agent.py", line 42, in {name}\n    return call("POST", path, body)\n{kind}: {text}')  # fmt: skip
         at = None if retry_in is None else self.time + retry_in
-        return self.add(e.CallFailed(index=self.index, step=self.step, name=name, error=error, attempt=attempt, retry_at=at, duration_us=int(us)))  # fmt: skip
+        return self.add(e.CallFailure(index=self.index, step=self.step, name=name, error=error, attempt=attempt, retry_at=at, duration_us=int(us)))  # fmt: skip
 
     def save(
         self,
@@ -416,7 +416,7 @@ def failed(make: Callable[..., Writer]) -> None:
         attempt=5,
     )
     w.add(
-        e.RunFailed(
+        e.RunFailure(
             error=ErrorInfo(
                 "HTTPStatusError",
                 "502 Bad Gateway from api.example.com/v2/posts",
@@ -558,10 +558,10 @@ def others(make: Callable[..., Writer]) -> None:
                 Usage(300 + k, 40, 0.001),
             )
         if n % 9 == 4:
-            w.add(e.RunFailed(error=ErrorInfo("ValueError", f"unknown customer {n}"), step=1))
+            w.add(e.RunFailure(error=ErrorInfo("ValueError", f"unknown customer {n}"), step=1))
             w.save("failed")
         elif n % 17 == 6:
-            w.add(e.RunCancelled(by="olga", why="not needed any more"))
+            w.add(e.RunCancellation(by="olga", why="not needed any more"))
             w.save("cancelled")
         else:
             w.add(e.RunCompleted(result=value({"n": n})))

@@ -79,7 +79,7 @@ def once_happens_once(x: Evidence) -> None:
         decisions = sum(
             isinstance(r, e.CallResolved) and r.step == step and r.how == "retry" for r in x.events
         )
-        failures = sum(isinstance(f, e.CallFailed) and f.step == step for f in x.events)
+        failures = sum(isinstance(f, e.CallFailure) and f.step == step for f in x.events)
         first = calls[0]
         happened = sum(
             f["requests"] for f in x.own_effects if is_of(f, first.name, first.key, first.args)
@@ -126,7 +126,7 @@ def doubt_blocks(x: Evidence) -> None:
             open_doubts[event.branch, event.index] = record.seq
         elif isinstance(event, e.CallResolved):
             open_doubts.pop((event.branch, event.index), None)
-        elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed):
+        elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure):
             assert place not in open_doubts, "a call in doubt went on without a resolution"
             assert not any(b == event.branch and event.index > i for b, i in open_doubts), (
                 "a later call ran"
@@ -137,7 +137,7 @@ def one_receipt_each(x: Evidence) -> None:
     """9: one receipt per call and attempt."""
     seen = set()
     for event in x.events:
-        if isinstance(event, e.CallSucceeded | e.CallFailed):
+        if isinstance(event, e.CallSucceeded | e.CallFailure):
             name = (event.branch, event.index, event.attempt, x.state.restarts)
             assert name not in seen, f"two receipts for {name}"
             seen.add(name)
@@ -210,7 +210,7 @@ def timers_are_not_early(x: Evidence) -> None:
             until[event.branch, event.index] = event.until
         elif isinstance(event, e.WaitEnded) and event.wait == "timer" and event.outcome == "time":
             assert record.time >= until[event.branch, event.index]
-        elif isinstance(event, e.CallFailed) and event.retry_at is not None:
+        elif isinstance(event, e.CallFailure) and event.retry_at is not None:
             until[event.branch, event.index] = event.retry_at
         elif isinstance(event, e.CallStarted) and (event.branch, event.index) in until:
             assert record.time >= until[event.branch, event.index]
@@ -250,7 +250,7 @@ def one_terminal_event(x: Evidence) -> None:
     ends = [
         i
         for i, event in enumerate(own)
-        if isinstance(event, e.RunCompleted | e.RunFailed | e.RunCancelled)
+        if isinstance(event, e.RunCompleted | e.RunFailure | e.RunCancellation)
     ]
     reopened = any(
         isinstance(y, e.RunReopened | e.RunRestarted | e.UndoRequested) for y in x.events

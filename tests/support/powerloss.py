@@ -7,7 +7,7 @@ through the trace and, after every call, builds what a disk may hold if power fa
     none    only what was synced
     all     everything that was written (this is also what a SIGKILL leaves)
     half    what was synced, and a random half of the rest, in any combination
-    torn    everything, but the last write is cut off in its middle
+    torn    everything, but the last write is truncated
 
 The model is harsh where POSIX is: a file's bytes are sure after an fsync of the file, its name
 after an fsync of the folder. A failed fsync promises nothing, and what it failed to write stays

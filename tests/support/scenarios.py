@@ -162,7 +162,7 @@ def shaky(to: str, idempotency_key: str = "") -> dict[str, Any]:
 
 
 @agent
-def mended(run: Run, name: str) -> Any:
+def repaired(run: Run, name: str) -> Any:
     """Fails, tells someone, is resumed, and goes another way."""
     try:
         first = shaky(to=name)
@@ -308,7 +308,7 @@ ALL = (
     Scenario("threads", threads, {"names": ["a", "b"]}),
     Scenario("tasks", tasks, {"names": ["a", "b"]}),
     Scenario("retrying", retrying, {"name": "sam"}),
-    Scenario("mended", mended, {"name": "sam"}, same_result=False, resumed=True),
+    Scenario("repaired", repaired, {"name": "sam"}, same_result=False, resumed=True),
     Scenario("gated", gated, {"name": "sam"}, approve_all),
     Scenario("edited", gated, {"name": "sam"}, approve_edited),
     Scenario("choosing", choosing, {"name": "sam"}, approve_then_signal),

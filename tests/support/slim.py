@@ -70,7 +70,7 @@ class Slim:
 def serve() -> None:
     """The process's own side."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever someone prints is no answer
+    os.dup2(2, 1)  # what a test prints is not an answer
     for line in sys.stdin:
         order = json.loads(line)
         module, _, name = order["function"].partition(":")

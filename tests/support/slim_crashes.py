@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.runtime.declare.mocks import mocks_of
 from holdfast.testing.crash import explore
-from holdfast.testing.scenario import Action, Answer, ScenarioSetup
+from holdfast.testing.scenario import Reaction, ScenarioAction, ScenarioSetup
 
 
 def explored(
@@ -17,6 +17,6 @@ def explored(
     """The explorer's report, as plain values."""
     setup = ScenarioSetup(
         getattr(importlib.import_module(module), agent), input, mocks_of(mocks),
-        [Answer(*one) for one in answers], [Action("go")], set(may_doubt),
+        [Reaction(*one) for one in answers], [ScenarioAction("go")], set(may_doubt),
     )  # fmt: skip
     return asdict(explore(setup))

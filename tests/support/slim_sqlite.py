@@ -85,15 +85,15 @@ def killed_at_every_boundary(steps: int) -> dict[str, list[int]]:
 def killed_while_opening() -> dict[str, list[list[str]]]:
     """Kill a process at each boundary of making a file. The schemas that are left, those that the next
     process makes of them, and one that no one disturbed."""
-    left, mended = [], []
+    left, repaired = [], []
     with folder_in_memory() as folder:
         for at in range(1, _count_boundaries(folder, range(0)) + 1):
             path = folder / f"{at}.db"
             child = fork(lambda: work(path, folder / "a", range(0), kill_at=at))  # noqa: B023 - as above
             assert -signal.SIGKILL == ended(child)
             left.append(_schema(path))
-            mended.append(_schema(opened(path)))
-        return {"left": left, "mended": mended, "whole": [_schema(opened(folder / "whole.db"))]}
+            repaired.append(_schema(opened(path)))
+        return {"left": left, "repaired": repaired, "whole": [_schema(opened(folder / "whole.db"))]}
 
 
 def opened(path: Path) -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.testing import CrashReport, Outcome
 from holdfast.testing.crash import Fault
-from holdfast.testing.scenario import Answer
+from holdfast.testing.scenario import Reaction
 from support.slim import Slim
 
 MAIL = {"smtp_send": {"returns": "accepted"}}
@@ -27,7 +27,7 @@ def explored(slim: Slim) -> Explored:
     """Lets the explorer loose on an agent, from a process that forks more cheaply than this one."""
 
     def explored(
-        agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Answer, ...] = (),
+        agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Reaction, ...] = (),
         may_doubt: tuple[str, ...] = (), **input: Any,
     ) -> CrashReport:  # fmt: skip
         found = slim.call(
@@ -104,7 +104,7 @@ def test_an_undeclared_effect_is_reported_where_it_happens(
     assert f"appends to {tmp_path / 'lines'}" in fault.says
 
 
-PEOPLE = (Answer("approval", True), Answer("answer", "red"), Answer("signal", 5, "payment"))
+PEOPLE = (Reaction("approval", True), Reaction("answer", "red"), Reaction("signal", 5, "payment"))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_input_may_be_given_by_position(crash_everywhere: Callable[..., CrashRep
 def test_a_stub_that_is_mocked_has_no_fault_whether_it_is_async_or_not(
     stub: str, kind: str, crash_everywhere: Callable[..., CrashReport]
 ) -> None:
-    """A sketch takes a key and does nothing with it: that is no fault, because it is not the real tool."""
+    """A sketch takes a key and does nothing with it: that is not a fault, because it is not the real tool."""
     agent, name = (
         (stubs.sending, stub) if kind == "sync" else (stubs.sending_async, f"{stub}_async")
     )

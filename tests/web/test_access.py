@@ -51,13 +51,13 @@ def test_only_signing_in_and_liveness_answer_without_a_credential(client: TestCl
         assert found.status_code == 401 or found.headers["location"].startswith("/login?next=")
 
 
-def test_a_token_in_the_url_counts_for_nothing(client: TestClient) -> None:
+def test_a_token_in_the_url_is_ignored(client: TestClient) -> None:
     client.headers.pop("authorization")
     assert 401 == client.get(f"/api/v1/runs?token={TOKENS['admin']}").status_code
 
 
 @pytest.mark.parametrize(("op", "role"), WEAK, ids=[f"{op.verb}-{role}" for op, role in WEAK])
-def test_a_role_that_may_not_is_refused_whatever_it_sends(
+def test_a_role_without_permission_is_refused_for_every_request(
     client: TestClient, op: Operation, role: str
 ) -> None:
     """And the problem names the role that may."""
@@ -100,7 +100,7 @@ def test_every_response_has_the_security_headers(client: TestClient) -> None:
         assert "nosniff" == found.headers["x-content-type-options"]
 
 
-def test_large_bodies_are_refused_announced_or_not(client: TestClient) -> None:
+def test_large_bodies_are_refused_with_and_without_a_content_length(client: TestClient) -> None:
     def endless() -> object:
         for _ in range(40):
             yield b"x" * 65536

@@ -46,7 +46,9 @@ def test_a_run_is_started_executed_and_read(hf: Holdfast, client: TestClient) ->
     assert "ada" == hf.events("a")[0][1].by  # type: ignore[attr-defined]
 
 
-def test_who_decides_is_who_is_signed_in(hf: Holdfast, client: TestClient) -> None:
+def test_a_decision_is_recorded_with_the_person_who_is_signed_in(
+    hf: Holdfast, client: TestClient
+) -> None:
     """A name in the body is refused, not ignored."""
     suspend(hf, mail, "m", to="sam@example.com")
     forged = client.post(f"{API}/runs/m/approve", json={"by": "the boss"}, headers=as_("approver"))
@@ -164,7 +166,7 @@ def test_lists_are_paged_by_cursor(hf: Holdfast, client: TestClient) -> None:
         ("nothing", {}, 404),
     ],
 )
-def test_wrong_requests_are_problems(
+def test_invalid_requests_are_answered_with_a_problem_document(
     client: TestClient, path: str, params: dict[str, str], status: int
 ) -> None:
     found = client.get(f"{API}/{path}", params=params)
@@ -192,7 +194,7 @@ def test_wrong_requests_are_problems(
         (b"\xff\xfe", "application/json", 400, None),
     ],
 )  # fmt: skip
-def test_wrong_bodies_say_where(
+def test_an_invalid_body_is_refused_with_the_path_to_the_error(
     client: TestClient, content: bytes, type_: str, status: int, pointer: str | None
 ) -> None:
     found = client.post(f"{API}/runs", content=content, headers={"content-type": type_})
@@ -290,7 +292,7 @@ def test_the_openapi_document_is_valid_and_complete(client: TestClient) -> None:
     assert "Reject a request." in client.get(API).text
 
 
-def test_calls_are_paged_and_current_also_of_a_run_that_is_replaced(
+def test_calls_are_paged_and_current_even_if_the_run_is_replaced(
     hf: Holdfast, client: TestClient
 ) -> None:
     """What the server keeps of a log is never older than the log."""

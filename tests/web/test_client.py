@@ -88,7 +88,7 @@ def test_a_run_is_started_by_name_and_its_result_awaited(hf: Holdfast, outside: 
     assert (5, "completed") == (made.result(timeout=60), made.status)
 
 
-def test_what_is_read_is_the_same(hf: Holdfast, outside: Any) -> None:
+def test_client_and_library_read_the_same_values(hf: Holdfast, outside: Any) -> None:
     """Every part of a state, whatever it contains."""
     hf.run(talker, id="t", text="héllo \x00 \u202e")
     suspend(hf, mail, "m", to="sam@example.com")
@@ -116,7 +116,7 @@ def test_what_is_read_is_the_same(hf: Holdfast, outside: Any) -> None:
     assert hf.doctor().ok == outside.doctor().ok
 
 
-def test_a_search_finds_the_same(hf: Holdfast, outside: Any) -> None:
+def test_client_and_library_find_the_same_runs(hf: Holdfast, outside: Any) -> None:
     """Also one that reads logs; a page that is cut is continued."""
     for n in range(3):
         hf.run(job, id=f"job-{n}", n=n)
@@ -149,7 +149,7 @@ def test_many_runs_are_cancelled_and_resumed_after_a_preview(hf: Holdfast, outsi
         outside.bulk("cancel")
 
 
-def test_what_does_not_exist_is_refused_alike(outside: Any) -> None:
+def test_client_and_library_raise_the_same_error_for_what_does_not_exist(outside: Any) -> None:
     for look in (
         outside.get,
         outside.verify,
@@ -341,7 +341,7 @@ def test_runs_are_paused_cancelled_and_forked(hf: Holdfast, outside: Any) -> Non
     assert 2 == forked.result(timeout=60)
 
 
-def test_what_can_be_done_about_a_refusal_is_data_through_a_server_too(
+def test_the_remedies_of_a_refusal_are_data_through_a_server_too(
     hf: Holdfast, outside: Any
 ) -> None:
     suspend(hf, patient, "p")
@@ -407,7 +407,7 @@ def test_a_weak_or_wrong_token_is_an_error(hf: Holdfast, url: str) -> None:
         client.get("a")
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
+def test_a_server_that_cannot_be_reached_raises_store_unavailable() -> None:
     unreachable = pytest.raises(StoreUnavailable, match="cannot reach the server")
     with Client("http://127.0.0.1:9", token="x") as client, unreachable:
         client.runs()
@@ -417,7 +417,7 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
         assert "secret" not in str(found.value)
 
 
-def test_ids_never_leave_their_place_in_the_url(url: str) -> None:
+def test_ids_are_escaped_in_the_url(url: str) -> None:
     """Path traversal by a run id (FAULTS 107)."""
     with Client(url, token=TOKENS["viewer"]) as client:
         for wrong in ("../agents", "a/b", "", "a?x=1"):

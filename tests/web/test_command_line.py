@@ -124,7 +124,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_a_server_that_others_reach_needs_credentials_and_names(tmp_path: Path) -> None:
+def test_a_server_that_other_machines_reach_needs_credentials_and_host_names(
+    tmp_path: Path,
+) -> None:
     words = ["serve", "--host", "0.0.0.0", "--port", "0", "--db", tmp_path / "h.db"]
     without = holdfast(*words)
     assert (1, True) == (without.returncode, "holdfast token create" in without.stderr)

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, RunWaiting
 from holdfast.web import server as listening
 from holdfast.web.app import create_app
-from holdfast.web.context import Limits
+from holdfast.web.context import ClientLimits
 from support.web import TOKENS, credentials, patient, serving
 
 HEADERS = {"authorization": f"Bearer {TOKENS['operator']}"}
@@ -23,7 +23,7 @@ HEADERS = {"authorization": f"Bearer {TOKENS['operator']}"}
 def url(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(listening, "HEADER_SECONDS", 0.5)
     monkeypatch.setattr(listening, "CONNECTIONS_PER_PEER", 20)
-    limits = Limits(body_seconds=0.5, streams_per_user=2)
+    limits = ClientLimits(body_seconds=0.5, streams_per_user=2)
     with serving(create_app(hf, credentials=credentials(), limits=limits)) as found:
         yield found
 
@@ -43,7 +43,7 @@ def answer(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def test_connections_that_send_no_whole_request_are_closed(url: str) -> None:
+def test_connections_with_an_incomplete_request_are_closed(url: str) -> None:
     """None of it, a part of the first request's headers, or of the second's; and others are served meanwhile.
 
     Long before the 30 seconds that an idle connection is kept."""
@@ -61,7 +61,7 @@ def test_connections_that_send_no_whole_request_are_closed(url: str) -> None:
         one.close()
 
 
-def test_a_body_that_does_not_arrive_is_given_up(url: str) -> None:
+def test_a_request_whose_body_does_not_arrive_times_out(url: str) -> None:
     head = (
         "POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {TOKENS['operator']}\r\nContent-Length: 100\r\n\r\n{{"
@@ -71,7 +71,7 @@ def test_a_body_that_does_not_arrive_is_given_up(url: str) -> None:
     assert 200 == httpx2.get(url + "/healthz").status_code
 
 
-def test_a_body_that_arrives_drop_by_drop_is_given_up(url: str) -> None:
+def test_a_request_whose_body_arrives_too_slowly_times_out(url: str) -> None:
     """The time counts from its first byte to its last, not between two of them."""
     head = (
         "POST /api/v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -117,7 +117,7 @@ def test_streams_are_limited_per_user_and_counted_down_when_they_end(
             assert 200 == again.status_code
 
 
-def test_a_stream_tells_of_an_event_when_it_is_committed(hf: Holdfast, url: str) -> None:
+def test_a_stream_sends_an_event_when_it_is_committed(hf: Holdfast, url: str) -> None:
     with pytest.raises(RunWaiting):
         hf.run(patient, id="p")
     with (
@@ -129,7 +129,7 @@ def test_a_stream_tells_of_an_event_when_it_is_committed(hf: Holdfast, url: str)
         assert "event: signal_received" == next(kinds)
 
 
-def test_a_small_answer_is_not_held_back(url: str) -> None:
+def test_a_small_response_is_sent_without_delay(url: str) -> None:
     """Headers and body are two writes: without TCP_NODELAY the second waits 40 ms for an acknowledgement."""
     with httpx2.Client(headers=HEADERS) as client:
         client.get(url + "/healthz")

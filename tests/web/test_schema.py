@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from holdfast import Holdfast, RunWaiting
 from holdfast.web.api.openapi import openapi
 from holdfast.web.app import create_app
-from holdfast.web.context import Limits
+from holdfast.web.context import ClientLimits
 from support.web import AGENTS, TOKENS, credentials, job, patient, serving
 
 schema = schemathesis.openapi.from_dict(openapi()).exclude(operation_id="import")
@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         hf.run(job, id="done")
         with pytest.raises(RunWaiting):
             hf.run(patient, id="waiting")
-        limits = Limits(requests_per_second=100_000, requests_burst=100_000)
+        limits = ClientLimits(requests_per_second=100_000, requests_burst=100_000)
         with serving(create_app(hf, credentials=credentials(), limits=limits)) as found:
             yield found
 

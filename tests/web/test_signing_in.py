@@ -15,10 +15,10 @@ from starlette.testclient import TestClient
 from holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.web.app import create_app
-from holdfast.web.context import Limits, Server, TrustedProxy
+from holdfast.web.context import ClientLimits, Server, TrustedProxy
 from holdfast.web.credentials import Credentials
 from holdfast.web.rates import Rates
-from holdfast.web.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
+from holdfast.web.sessions import LINK_SECONDS, SESSION_SECONDS, WebSessions
 from support.web import TOKENS, credentials
 
 
@@ -43,7 +43,7 @@ def sign_in(client: TestClient, role: str = "operator") -> str:
     return server_of(client).sessions.csrf(cookie)
 
 
-def test_a_page_leads_to_the_sign_in_and_back(hf: Holdfast) -> None:
+def test_a_page_redirects_to_the_sign_in_and_back(hf: Holdfast) -> None:
     with browser(hf) as client:
         found = client.get("/?x=1")
         assert (303, "/login?next=%2F%3Fx%3D1") == (found.status_code, found.headers["location"])
@@ -59,7 +59,7 @@ def test_a_page_leads_to_the_sign_in_and_back(hf: Holdfast) -> None:
 @pytest.mark.parametrize(
     "target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
 )  # fmt: skip
-def test_signing_in_never_leads_to_another_site(hf: Holdfast, target: str) -> None:
+def test_signing_in_never_redirects_to_another_site(hf: Holdfast, target: str) -> None:
     with browser(hf) as client:
         found = client.post("/login", params={"next": target}, data={"token": TOKENS["viewer"]})
         assert "/" == found.headers["location"]
@@ -92,7 +92,7 @@ def test_a_form_without_the_sessions_token_is_refused(hf: Holdfast) -> None:
         assert 303 == client.get("/").status_code
 
 
-def test_a_session_ends_with_its_credential_and_has_its_role_now(
+def test_a_session_ends_with_its_credential_and_has_the_credentials_current_role(
     hf: Holdfast, tmp_path: Path
 ) -> None:
     known = Credentials(tmp_path / "credentials.json")
@@ -108,7 +108,7 @@ def test_a_session_ends_with_its_credential_and_has_its_role_now(
 
 def test_sessions_and_links_expire_and_links_work_once() -> None:
     now = [0.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = WebSessions(lambda: now[0])
     cookie, link, late = sessions.open("ann", "viewer", "x"), *(sessions.link("ann", "admin") for _ in "12")  # fmt: skip
     assert sessions.follow(link) is not None
     assert sessions.follow(link) is None
@@ -120,7 +120,7 @@ def test_sessions_and_links_expire_and_links_work_once() -> None:
     assert sessions.find(cookie) is None
 
 
-def test_a_proxys_header_counts_only_from_its_address(hf: Holdfast) -> None:
+def test_the_header_of_a_proxy_is_used_only_from_its_address(hf: Holdfast) -> None:
     header = {"x-user": "ann"}
     with browser(hf, proxy=TrustedProxy("x-user", frozenset({"testclient"}))) as client:
         found = client.get("/api/v1/whoami", headers=header).json()
@@ -144,11 +144,11 @@ def test_a_proxys_header_counts_only_from_its_address(hf: Holdfast) -> None:
 
 
 def test_rates_are_limited_per_client_and_for_signing_in(hf: Holdfast) -> None:
-    with browser(hf, limits=Limits(requests_per_second=0.01, requests_burst=3)) as client:
+    with browser(hf, limits=ClientLimits(requests_per_second=0.01, requests_burst=3)) as client:
         codes = [client.get("/healthz") for _ in range(5)]
         assert [200, 200, 200, 429, 429] == [found.status_code for found in codes]
         assert int(codes[-1].headers["retry-after"]) >= 1
-    with browser(hf, limits=Limits(signins_per_minute=2)) as client:
+    with browser(hf, limits=ClientLimits(signins_per_minute=2)) as client:
         wrong = [client.post("/login", data={"token": "x"}).status_code for _ in range(4)]
         assert [401, 401, 429, 429] == wrong
 

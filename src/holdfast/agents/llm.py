@@ -274,8 +274,8 @@ class LLMAgent:
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
     def _question(self, run: RunBase) -> Callable[..., Any]:
-        """The step that asks the model. Its identity is the turn, and not what it is told: with better
-        instructions or another model a run continues where it is, and what was answered stays answered."""
+        """The step that asks the model. Its identity is the turn, and not the prompt: with better
+        instructions or another model a run continues where it is, and recorded replies stay."""
         model: Any = self._model
         outside = not getattr(model, "is_offline", False)
         declared = step(name=self._step_name, retry=self._retry, outside=outside)

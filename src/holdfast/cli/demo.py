@@ -40,7 +40,7 @@ class DemoFailed(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoFolder:
     """The folder of the demo and how to run commands in it."""
 
     folder: Path
@@ -78,7 +78,7 @@ def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
+def _calendar(folder: Path, quiet: bool) -> Iterator[DemoFolder]:
     """The calendar, in its own process, as long as the demo lasts."""
     ledger = folder / "calendar.jsonl"
     process = subprocess.Popen(  # noqa: S603
@@ -91,7 +91,7 @@ def _calendar(folder: Path, quiet: bool) -> Iterator[Stage]:
         address = process.stdout.readline().strip()
         if not address:
             raise DemoFailed("the calendar's process did not start")
-        yield Stage(folder, address, quiet)
+        yield DemoFolder(folder, address, quiet)
     finally:
         process.kill()
         process.communicate()
@@ -143,7 +143,7 @@ def _say(sentence: str) -> None:
     click.secho(sentence, bold=True)
 
 
-def _crash(stage: Stage) -> None:
+def _crash(stage: DemoFolder) -> None:
     _say("1. An agent onboards Ada: nine steps, four tools, a calendar that sometimes fails.")
     words = (
         "run",
@@ -163,7 +163,7 @@ def _crash(stage: Stage) -> None:
     click.echo("Killed. The calendar has the invite; the process died before it recorded that.")
 
 
-def _resume(stage: Stage) -> None:
+def _resume(stage: DemoFolder) -> None:
     _say(
         "2. The log is still there. It shows the position of the run, and that step 6 has no receipt."
     )
@@ -176,7 +176,7 @@ def _resume(stage: Stage) -> None:
         raise DemoFailed(f"the second process ended with exit code {code}")
 
 
-def _look(stage: Stage) -> None:
+def _look(stage: DemoFolder) -> None:
     _say("4. Inspect the run.")
     for verb in ("show", "trace", "verify"):
         if stage.holdfast(verb, RUN):
@@ -184,7 +184,7 @@ def _look(stage: Stage) -> None:
         click.echo()
 
 
-def _count(stage: Stage) -> dict[str, int]:
+def _count(stage: DemoFolder) -> dict[str, int]:
     _say("5. What the calendar recorded.")
     entries = [entry for entry in stage.entries() if entry["page"] == "/invites"]
     for entry in entries:

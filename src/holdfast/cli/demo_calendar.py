@@ -40,11 +40,11 @@ class Ledger:
 
 class Calendar(HTTPServer):
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(("127.0.0.1", 0), Page)
+        super().__init__(("127.0.0.1", 0), CalendarHandler)
         self.ledger = ledger
 
 
-class Page(BaseHTTPRequestHandler):
+class CalendarHandler(BaseHTTPRequestHandler):
     """GET /slot, and POST /rooms, /invites, /posts."""
 
     server: Calendar

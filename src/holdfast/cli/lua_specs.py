@@ -20,7 +20,7 @@ from holdfast.testing.builtin_steps import (
 from holdfast.testing.spec import Scenario, SpecContext, known_sentences, read_spec
 from holdfast.testing.step_matcher import (
     Outcome,
-    Sentence,
+    StepPattern,
     Unmet,
     json_or_text,
     sentence,
@@ -129,9 +129,9 @@ def _forms(value: Any) -> list[Any]:
     return [known.get(value.lower(), json_or_text(value)), value]
 
 
-def _own_sentences(program: Program) -> list[Sentence]:
+def _own_sentences(program: Program) -> list[StepPattern]:
     return [
-        Sentence(step.text, "outcome", _asked(program, step.number, step.text))
+        StepPattern(step.text, "outcome", _asked(program, step.number, step.text))
         for step in program.declared.steps
     ]
 

@@ -24,7 +24,7 @@ from holdfast.words.timeline import sentence
 
 SHOWN = (
     e.CallSucceeded,
-    e.CallFailed,
+    e.CallFailure,
     e.CallDoubted,
     e.CallResolved,
     e.StageEntered,

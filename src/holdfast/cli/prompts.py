@@ -53,7 +53,7 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
     return decided
 
 
-def _decide(store: Store, asked: views.OpenRequest) -> bool:
+def _decide(store: Store, asked: views.RequestOfRun) -> bool:
     run_id, wait = asked.run_id, asked.wait
     if wait.wait == "approval":
         answer = click.prompt("approve? yes, no, or later", type=click.Choice(["y", "n", "l"]),

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import httpx2
 
 from holdfast.client import calls, flows
-from holdfast.client.calls import Call
+from holdfast.client.calls import ApiCall
 from holdfast.client.flows import Flow
 from holdfast.core.events import Event
 from holdfast.core.log import Record
@@ -64,7 +64,7 @@ class AsyncRemoteRun(Generic[R_co]):
 
 
 def _request(
-    ask: Callable[P, Call[T]],
+    ask: Callable[P, ApiCall[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """A method that makes one request."""
 
@@ -109,7 +109,7 @@ class AsyncClient:
         """Close the connections. Runs are not touched."""
         await self._http.aclose()
 
-    async def do(self, call: Call[T]) -> T:
+    async def do(self, call: ApiCall[T]) -> T:
         """Make a request; what it returns, or the error that the server answers with."""
         attempt = 0
         while True:

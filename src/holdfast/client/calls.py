@@ -54,7 +54,7 @@ ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One request, and how its answer is read."""
 
     op: Operation
@@ -209,32 +209,32 @@ def filled(found: Any, blobs: Mapping[str, bytes]) -> Any:
 # Those without a docstring are parts of methods; the others are methods of the clients as they are.
 
 
-def _of_run(verb: str, run_id: str, read: Callable[[bytes], T], **query: Any) -> Call[T]:
-    return Call(operation(verb), read, {"run_id": check_run_id(run_id)}, query)
+def _of_run(verb: str, run_id: str, read: Callable[[bytes], T], **query: Any) -> ApiCall[T]:
+    return ApiCall(operation(verb), read, {"run_id": check_run_id(run_id)}, query)
 
 
-def whoami() -> Call[d.Whoami]:
+def whoami() -> ApiCall[d.Whoami]:
     """Who this token is, and what it may do."""
-    return Call(operation("whoami"), _reads(d.Whoami))
+    return ApiCall(operation("whoami"), _reads(d.Whoami))
 
 
-def get(run_id: str, *, brief: bool = False) -> Call[RunState]:
+def get(run_id: str, *, brief: bool = False) -> ApiCall[RunState]:
     """The state now; with `brief`, without most calls that are over."""
     query = {"brief": "true"} if brief else {}
     return _of_run("get", run_id, snapshot.from_json, **query)
 
 
-def row(run_id: str) -> Call[RunRow]:
+def row(run_id: str) -> ApiCall[RunRow]:
     """What is known of a run without its log."""
     return _of_run("row", run_id, _reads(RunRow))
 
 
-def at(run_id: str, step: int, when: Literal["before", "after"] = "after") -> Call[RunState]:
+def at(run_id: str, step: int, when: Literal["before", "after"] = "after") -> ApiCall[RunState]:
     """The state before or after a step. Step 0 is the beginning."""
     return _of_run("at", run_id, snapshot.from_json, step=step, when=when)
 
 
-def diff(run_id: str, step_a: int, step_b: int) -> Call[list[views.Change]]:
+def diff(run_id: str, step_a: int, step_b: int) -> ApiCall[list[views.Change]]:
     """What changed in what the agent knew between the ends of two steps."""
 
     def read(data: bytes) -> list[views.Change]:
@@ -244,7 +244,7 @@ def diff(run_id: str, step_a: int, step_b: int) -> Call[list[views.Change]]:
     return _of_run("diff", run_id, read, a=step_a, b=step_b)
 
 
-def event_page(run_id: str, after: int, limit: int | None) -> Call[EventPage]:
+def event_page(run_id: str, after: int, limit: int | None) -> ApiCall[EventPage]:
     def read(data: bytes) -> EventPage:
         page = msgspec.json.decode(data, type=d.EventList)
         records = [_record(item) for item in page.items]
@@ -253,21 +253,21 @@ def event_page(run_id: str, after: int, limit: int | None) -> Call[EventPage]:
     return _of_run("events", run_id, read, after=after, limit=_at_most_a_page(limit))
 
 
-def records(run_id: str, after: int, limit: int) -> Call[list[Record]]:
+def records(run_id: str, after: int, limit: int) -> ApiCall[list[Record]]:
     def read(data: bytes) -> list[Record]:
         return [_record(item) for item in msgspec.json.decode(data, type=d.EventList).items]
 
     return _of_run("events", run_id, read, after=after, limit=min(limit, PAGE))
 
 
-def head(run_id: str) -> Call[int]:
+def head(run_id: str) -> ApiCall[int]:
     read = _reads(d.LogEnd)
     return _of_run("head", run_id, lambda data: read(data).seq)
 
 
 def timeline_page(
     run_id: str, after: int, limit: int | None
-) -> Call[tuple[list[views.Moment], int]]:
+) -> ApiCall[tuple[list[views.Moment], int]]:
     def read(data: bytes) -> tuple[list[views.Moment], int]:
         page = msgspec.json.decode(data, type=d.TimelineList)
         return [item.moment() for item in page.items], page.next
@@ -279,51 +279,53 @@ def _at_most_a_page(limit: int | None) -> int:
     return PAGE if limit is None else max(1, min(limit, PAGE))
 
 
-def stream(run_id: str) -> Call[None]:
+def stream(run_id: str) -> ApiCall[None]:
     return _of_run("stream", run_id, _nothing)
 
 
-def outcome(run_id: str, wait: float) -> Call[views.Outcome]:
+def outcome(run_id: str, wait: float) -> ApiCall[views.Outcome]:
     return _of_run("result", run_id, _reads(views.Outcome), wait=max(0.0, wait))
 
 
-def verify(run_id: str) -> Call[views.Verification]:
+def verify(run_id: str) -> ApiCall[views.Verification]:
     """Check the run's whole log against its hash chain."""
     return _of_run("verify", run_id, _reads(views.Verification))
 
 
-def export(run_id: str) -> Call[list[str]]:
+def export(run_id: str) -> ApiCall[list[str]]:
     """A run as lines of JSON: its log and its artifacts."""
     return _of_run("export", run_id, lambda data: data.decode().splitlines())
 
 
-def artifact(run_id: str, name: str) -> Call[bytes]:
+def artifact(run_id: str, name: str) -> ApiCall[bytes]:
     """The bytes of an artifact, by its name (the newest of that name) or its id."""
-    return Call(operation("artifact"), bytes, {"run_id": check_run_id(run_id), "name": name})
+    return ApiCall(operation("artifact"), bytes, {"run_id": check_run_id(run_id), "name": name})
 
 
-def large_value(run_id: str, hash_: str) -> Call[bytes]:
+def large_value(run_id: str, hash_: str) -> ApiCall[bytes]:
     # Compared with their digest here too.
     def read(data: bytes) -> bytes:
         if values.digest(data) != hash_:
             raise ArtifactDamaged(run_id, -1, hash_, missing=False)
         return data
 
-    return Call(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
+    return ApiCall(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
 
 
 def runs(*, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
-         cursor: int | None = None) -> Call[list[RunRow]]:  # fmt: skip
+         cursor: int | None = None) -> ApiCall[list[RunRow]]:  # fmt: skip
     """Runs, newest first. The last row's `cursor` is where the next page begins."""
     given = {"status": status, "agent": agent, "parent": parent, "limit": limit, "after": cursor}
     query = {name: value for name, value in given.items() if value not in ("", None)}
-    return Call(operation("runs"), lambda data: _RUNS(data).items, query=query)
+    return ApiCall(operation("runs"), lambda data: _RUNS(data).items, query=query)
 
 
 _RUNS: Final = _reads(d.RunList)
 
 
-def search(query: str, *, limit: int = 50, cursor: int | None = None) -> Call[views.SearchResult]:
+def search(
+    query: str, *, limit: int = 50, cursor: int | None = None
+) -> ApiCall[views.SearchResult]:
     """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
     cut (`stopped`) is continued with `cursor=found.next`."""
 
@@ -333,40 +335,40 @@ def search(query: str, *, limit: int = 50, cursor: int | None = None) -> Call[vi
         return views.SearchResult(page.items, following, page.stopped, page.looked)
 
     given = {"q": query, "limit": limit, **({} if cursor is None else {"after": cursor})}
-    return Call(operation("runs"), read, query=given)
+    return ApiCall(operation("runs"), read, query=given)
 
 
-def inbox(*, agent: str = "", limit: int = 50) -> Call[list[views.InboxItem]]:
+def inbox(*, agent: str = "", limit: int = 50) -> ApiCall[list[views.InboxItem]]:
     """Runs that are waiting for people, with their requests and calls in doubt."""
     query = {"limit": limit, **({"agent": agent} if agent else {})}
-    return Call(operation("inbox"), lambda data: _INBOX(data).items, query=query)
+    return ApiCall(operation("inbox"), lambda data: _INBOX(data).items, query=query)
 
 
 _INBOX: Final = _reads(d.InboxList)
 
 
-def agents() -> Call[list[views.AgentInfo]]:
+def agents() -> ApiCall[list[views.AgentInfo]]:
     """The agents that the store knows."""
 
     def read(data: bytes) -> list[views.AgentInfo]:
         return msgspec.json.decode(data, type=d.AgentList).items
 
-    return Call(operation("agents"), read)
+    return ApiCall(operation("agents"), read)
 
 
-def schedules() -> Call[list[Schedule]]:
+def schedules() -> ApiCall[list[Schedule]]:
     """All schedules, by id."""
 
     def read(data: bytes) -> list[Schedule]:
         return [x.schedule() for x in msgspec.json.decode(data, type=d.ScheduleList).items]
 
-    return Call(operation("schedules"), read)
+    return ApiCall(operation("schedules"), read)
 
 
-def doctor() -> Call[Diagnosis]:
+def doctor() -> ApiCall[Diagnosis]:
     """Examine the store: weak settings, damaged runs, and runs that no worker claims."""
     read = _reads(d.DoctorReport)
-    return Call(operation("doctor"), lambda data: read(data).diagnosis())
+    return ApiCall(operation("doctor"), lambda data: read(data).diagnosis())
 
 
 # ── changing ─────────────────────────────────────────────────────────────────────────────────
@@ -385,12 +387,12 @@ def _budget(given: Budget | None) -> d.BudgetGiven | None:
     return None if given is None else d.BudgetGiven(**msgspec.structs.asdict(given))
 
 
-def _acts(verb: str, run_id: str, body: msgspec.Struct) -> Call[None]:
-    return Call(operation(verb), _nothing, {"run_id": check_run_id(run_id)}, body=_body(body))
+def _acts(verb: str, run_id: str, body: msgspec.Struct) -> ApiCall[None]:
+    return ApiCall(operation(verb), _nothing, {"run_id": check_run_id(run_id)}, body=_body(body))
 
 
 def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int, deadline: float | None,
-          budget: Budget | None, why: str, version: str | None = None) -> Call[d.Started]:  # fmt: skip
+          budget: Budget | None, why: str, version: str | None = None) -> ApiCall[d.Started]:  # fmt: skip
     # The id is made here if none is given, so that a request whose answer was lost can be made again.
     if not isinstance(agent, str):
         raise InvalidInput(
@@ -400,27 +402,27 @@ def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int
     lowered = values.lower(dict(input), typed=True)
     body = d.Start(agent=agent, input=lowered, id=run_id, priority=priority, deadline=deadline,
                    budget=_budget(budget), version=version, why=why)  # fmt: skip
-    return Call(operation("start"), _reads(d.Started), body=_body(body))
+    return ApiCall(operation("start"), _reads(d.Started), body=_body(body))
 
 
 def approve(run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None, why: str = "",
-            digest: str = "") -> Call[None]:  # fmt: skip
+            digest: str = "") -> ApiCall[None]:  # fmt: skip
     """Approve what the run asks for. With `args`, the tool is called with these instead of those shown."""
     edited = None if args is None else values.lower(dict(args), typed=True)
     return _acts("approve", run_id, d.Approve(request=request, args=edited, why=why, digest=digest))
 
 
-def reject(run_id: str, request: str = "", *, why: str = "", digest: str = "") -> Call[None]:
+def reject(run_id: str, request: str = "", *, why: str = "", digest: str = "") -> ApiCall[None]:
     """Reject what the run asks for."""
     return _acts("reject", run_id, d.Decide(request=request, why=why, digest=digest))
 
 
-def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> Call[None]:
+def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> ApiCall[None]:
     """Answer the question that the run asks."""
     return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
 
 
-def signal(run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = "") -> Call[None]:  # fmt: skip
+def signal(run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = "") -> ApiCall[None]:  # fmt: skip
     """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a non-empty name")
@@ -429,7 +431,7 @@ def signal(run_id: str, name: str, value: Any = None, *, signal_id: str = "", wh
 
 
 def resolve(run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
-            retry: bool = False, why: str = "") -> Call[None]:  # fmt: skip
+            retry: bool = False, why: str = "") -> ApiCall[None]:  # fmt: skip
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
@@ -443,7 +445,7 @@ def resolve(run_id: str, call: int | str | None = None, *, done: Any = ..., fail
 
 
 def patch(run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None, key: str = "",
-          why: str = "") -> Call[bool]:  # fmt: skip
+          why: str = "") -> ApiCall[bool]:  # fmt: skip
     """Change what the run knows from outside. With `expected`, the `seq` of the state that you have read, it is
     refused with Conflict if the run has changed since. The same `key` counts once."""
     gone = tuple(delete)
@@ -460,98 +462,100 @@ def patch(run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: 
         body = d.PatchGiven(operations=_plain(list(changes)), delete=gone, key=key, why=why)
     read = _reads(d.Patched)
     version = "*" if expected is None else f'"{expected}"'
-    return Call(operation("patch"), lambda data: read(data).is_new, {"run_id": check_run_id(run_id)},
+    return ApiCall(operation("patch"), lambda data: read(data).is_new, {"run_id": check_run_id(run_id)},
                 body=_body(body), headers={"if-match": version})  # fmt: skip
 
 
-def pause(run_id: str, *, why: str = "") -> Call[None]:
+def pause(run_id: str, *, why: str = "") -> ApiCall[None]:
     """Stop the run at its next call, until it is resumed."""
     return _acts("pause", run_id, d.Reason(why=why))
 
 
-def cancel(run_id: str, *, why: str = "") -> Call[None]:
+def cancel(run_id: str, *, why: str = "") -> ApiCall[None]:
     """End the run and its child runs, each at its next call."""
     return _acts("cancel", run_id, d.Reason(why=why))
 
 
-def undo(run_id: str, *, why: str = "") -> Call[None]:
+def undo(run_id: str, *, why: str = "") -> ApiCall[None]:
     """Undo what the run did, newest first; a worker executes it."""
     return _acts("undo", run_id, d.Reason(why=why))
 
 
-def rerun(run_id: str, why: str) -> Call[None]:
+def rerun(run_id: str, why: str) -> ApiCall[None]:
     return _acts("rerun", run_id, d.Reason(why=why))
 
 
-def resume(run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str) -> Call[None]:  # fmt: skip
+def resume(run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str) -> ApiCall[None]:  # fmt: skip
     body = d.Resume(deadline=deadline, budget=_budget(budget), accept_new_steps=accept_new_steps, why=why)  # fmt: skip
     return _acts("resume", run_id, body)
 
 
-def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | None, why: str) -> Call[str]:  # fmt: skip
+def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | None, why: str) -> ApiCall[str]:  # fmt: skip
     made = new_id if new_id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
     body = d.Fork(step=step, id=made, state=_plain(dict(state or {})), why=why)
     read = _reads(RunRow)
-    return Call(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
+    return ApiCall(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
 
 
-def import_run(lines: Iterable[str]) -> Call[bundle.ImportResult]:
+def import_run(lines: Iterable[str]) -> ApiCall[bundle.ImportResult]:
     """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
-    return Call(operation("import"), _reads(bundle.ImportResult), body=content)
+    return ApiCall(operation("import"), _reads(bundle.ImportResult), body=content)
 
 
 def bulk(verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
-         dry_run: bool = False, why: str = "") -> Call[BulkReport]:  # fmt: skip
+         dry_run: bool = False, why: str = "") -> ApiCall[BulkReport]:  # fmt: skip
     """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
     `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
     body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
-    return Call(operation("bulk"), _reads(BulkReport), body=_body(body))
+    return ApiCall(operation("bulk"), _reads(BulkReport), body=_body(body))
 
 
 def gc(*, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-       snapshot_age: float | None = None, dry_run: bool = False) -> Call[GcResult]:  # fmt: skip
+       snapshot_age: float | None = None, dry_run: bool = False) -> ApiCall[GcResult]:  # fmt: skip
     """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
     body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
                             dry_run=dry_run)  # fmt: skip
-    return Call(operation("gc"), _reads(GcResult), body=_body(body))
+    return ApiCall(operation("gc"), _reads(GcResult), body=_body(body))
 
 
-def delete(run_id: str) -> Call[None]:
+def delete(run_id: str) -> ApiCall[None]:
     """Delete a run that has ended: its log, its items and its values. Its id is free again."""
     return _of_run("delete", run_id, _nothing)
 
 
-def unschedule(schedule_id: str) -> Call[None]:
+def unschedule(schedule_id: str) -> ApiCall[None]:
     """Delete a schedule. Runs that it has started are not touched."""
-    return Call(operation("unschedule"), _nothing, {"schedule_id": schedule_id})
+    return ApiCall(operation("unschedule"), _nothing, {"schedule_id": schedule_id})
 
 
 # ── what integrations keep ───────────────────────────────────────────────────────────────────
 
 
-def record(agent: str, input: Mapping[str, Any], *, id: str, why: str) -> Call[str]:
+def record(agent: str, input: Mapping[str, Any], *, id: str, why: str) -> ApiCall[str]:
     body = d.RecordRun(agent=agent, id=check_run_id(id), input=_plain(dict(input)), why=why)
     read = _reads(RunRow)
-    return Call(operation("record"), lambda data: read(data).id, body=_body(body))
+    return ApiCall(operation("record"), lambda data: read(data).id, body=_body(body))
 
 
-def finish(run_id: str, result: Any = None) -> Call[None]:
+def finish(run_id: str, result: Any = None) -> ApiCall[None]:
     """End a run that another program executes. One that has ended stays as it is."""
     return _acts("finish", run_id, d.Finish(result=_plain(result)))
 
 
-def put_item(run_id: str, collection: str, key: str, value: Any) -> Call[bool]:
+def put_item(run_id: str, collection: str, key: str, value: Any) -> ApiCall[bool]:
     """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded. The same value under the same
     key is not recorded again; another value is the key's next version."""
     if isinstance(value, bytes | bytearray | memoryview):
         body = d.PutItem(collection=collection, key=key, data=bytes(value))
     else:
         body = d.PutItem(collection=collection, key=key, value=_plain(value))
-    return Call(operation("put_item"), _changed, {"run_id": check_run_id(run_id)}, body=_body(body))
+    return ApiCall(
+        operation("put_item"), _changed, {"run_id": check_run_id(run_id)}, body=_body(body)
+    )
 
 
-def delete_item(run_id: str, collection: str, key: str) -> Call[bool]:
+def delete_item(run_id: str, collection: str, key: str) -> ApiCall[bool]:
     """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
     return _of_run("delete_item", run_id, _changed, collection=collection, key=key)
 
@@ -560,14 +564,14 @@ def _changed(data: bytes) -> bool:
     return msgspec.json.decode(data, type=d.ItemChanged).changed
 
 
-def kept_item(run_id: str, collection: str, key: str) -> Call[d.KeptItem | None]:
+def kept_item(run_id: str, collection: str, key: str) -> ApiCall[d.KeptItem | None]:
     read = _reads(d.ItemFound)
     return _of_run("item", run_id, lambda data: read(data).item, collection=collection, key=key)
 
 
 def kept_items(
     run_id: str, collection: str, prefix: str, after: int, before: int | None, limit: int | None
-) -> Call[d.ItemList]:
+) -> ApiCall[d.ItemList]:
     given = {"collection": collection, "prefix": prefix, "after": after, "before": before}
     query = {name: value for name, value in given.items() if value not in ("", None)}
     return _of_run("items", run_id, _reads(d.ItemList), limit=_at_most_a_page(limit), **query)

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from holdfast import views
 from holdfast.api.documents import ItemList, KeptItem
 from holdfast.client import calls
-from holdfast.client.calls import Call
+from holdfast.client.calls import ApiCall
 from holdfast.core.events import Event
 from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget
 
 T = TypeVar("T")
-Flow = Generator[Call[Any], Any, T]
+Flow = Generator[ApiCall[Any], Any, T]
 
 
 def resume(run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 import httpx2
 
 from holdfast.client import calls, flows
-from holdfast.client.calls import Call
+from holdfast.client.calls import ApiCall
 from holdfast.client.flows import Flow
 from holdfast.core.events import Event
 from holdfast.core.log import Record
@@ -63,7 +63,7 @@ class RemoteRun(Generic[R_co]):
         self._client.cancel(self.id, why=why)
 
 
-def _request(ask: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+def _request(ask: Callable[P, ApiCall[T]]) -> Callable[Concatenate[Client, P], T]:
     """A method that makes one request."""
 
     def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -105,7 +105,7 @@ class Client:
         """Close the connections. Runs are not touched."""
         self._http.close()
 
-    def do(self, call: Call[T]) -> T:
+    def do(self, call: ApiCall[T]) -> T:
         """Make a request; what it returns, or the error that the server answers with."""
         attempt = 0
         while True:

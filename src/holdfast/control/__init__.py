@@ -1,6 +1,6 @@
 """What people may do to a run. Works without the agent's code, on any machine that reaches the store.
 
-Every act is one event (or two) appended to the run's log, on condition that the log is still what the decision was
+Every change is one event (or two) appended to the run's log, on condition that the log is still what the decision was
 based on. So of approve, reject, time-out and cancel racing, one wins, and the others get an error that names it.
 A worker that is executing the run sees the event at its next commit.
 """
@@ -20,13 +20,12 @@ from holdfast.control.lifecycle import (
 from holdfast.control.patch import Patch, patch
 from holdfast.control.requests import answer, approve, received, reject, signal
 from holdfast.control.start import registered, start
-from holdfast.store.outside import Act, act
+from holdfast.store.outside import RunUpdate, update_run
 
 __all__ = [
-    "Act",
     "Patch",
+    "RunUpdate",
     "accept_new_steps",
-    "act",
     "answer",
     "approve",
     "cancel",
@@ -48,4 +47,5 @@ __all__ = [
     "signal",
     "start",
     "undo",
+    "update_run",
 ]

@@ -10,7 +10,7 @@ from holdfast.core.events import ErrorInfo
 from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.outside import WAKE, Act, act, refuse_held, whole_state
+from holdfast.store.outside import WAKE, RunUpdate, refuse_held, update_run, whole_state
 from holdfast.store.pages import open_until, tells_of_call, what_is_open
 
 
@@ -32,7 +32,7 @@ def resolve(
         raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
     wrapped, blobs = log.wrap(values.encode(None if done is ... else done))
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         refuse_held(store, row, "its calls are not in doubt")
         target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
         if target is None:
@@ -56,12 +56,12 @@ def resolve(
             why=why,
         )
         change = None if row.status in TERMINAL_STATUSES else WAKE
-        return Act([event], change, blobs if how == "done" else ())
+        return RunUpdate([event], change, blobs if how == "done" else ())
 
     # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
     reads = open_until(tells_of_call(call)) if call and is_place else what_is_open
-    act(store, run_id, decide, reads)
+    update_run(store, run_id, decide, reads)
 
 
 def _doubtful(state: RunState, call: int | str | None) -> Call | None:

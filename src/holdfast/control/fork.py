@@ -102,9 +102,9 @@ def _resumed(kept: Sequence[Event]) -> list[Event]:
     """Failures after which the run was resumed, and the resumptions: they tell why a call that had
     failed was made again, and what the code had done in between."""
     found: list[Event] = []
-    failed: e.RunFailed | None = None
+    failed: e.RunFailure | None = None
     for event in kept:
-        if isinstance(event, e.RunFailed):
+        if isinstance(event, e.RunFailure):
             failed = event
         elif isinstance(event, e.RunReopened) and failed is not None:
             found += [failed, event]
@@ -160,14 +160,14 @@ def _belongs(
         | e.RunReopened
         | e.CancelRequested
         | e.RunPaused
-        | e.RunFailed
+        | e.RunFailure
         | e.CallEvidence
         | e.RunCompleted
-        | e.RunCancelled,
+        | e.RunCancellation,
     ):
         return False
     if isinstance(
-        event, e.CallStarted | e.CallSucceeded | e.CallFailed | e.CallDoubted | e.CallResolved
+        event, e.CallStarted | e.CallSucceeded | e.CallFailure | e.CallDoubted | e.CallResolved
     ):
         return (event.branch, event.index) in finished
     if isinstance(event, e.WaitBegan | e.ApprovalDecided | e.AnswerGiven):

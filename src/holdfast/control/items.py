@@ -25,7 +25,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.checks import check_text
 from holdfast.store.items import find, is_recorded
-from holdfast.store.outside import Act, act, create, refuse_ended
+from holdfast.store.outside import RunUpdate, create, refuse_ended, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import phrase
 
@@ -64,32 +64,32 @@ def _suspend(store: Store, row: RunRow) -> None:
     """No worker is to claim it: it is waiting for the program that executes it."""
     waiting = WaitingFor("owner", row.agent)
 
-    def decide(_: RunState, now: RunRow) -> Act:
+    def decide(_: RunState, now: RunRow) -> RunUpdate:
         if now.status != "pending" or not is_recorded(store, now):
-            return Act()
+            return RunUpdate()
         text = phrase(waiting)
-        return Act(
+        return RunUpdate(
             [e.RunSuspended(waiting_for=text, waits=(waiting,))], RowChange("waiting", None, text)
         )
 
-    act(store, row.id, decide)
+    update_run(store, row.id, decide)
 
 
 def finish(store: Store, run_id: str, result: Any = None) -> None:
     """End a recorded run. One that has ended stays as it is."""
     value, blobs = log.wrap(values.encode(result))
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         if row.status in TERMINAL_STATUSES:
-            return Act()
+            return RunUpdate()
         if not is_recorded(store, row):
             raise NotNow(
                 f"run {run_id!r} is executed by Holdfast, so its agent ends it",
                 Remedy("to end it early", f"hf.cancel({run_id!r})", ("cancel", run_id)),
             )
-        return Act([e.RunCompleted(result=value)], RowChange("completed"), blobs)
+        return RunUpdate([e.RunCompleted(result=value)], RowChange("completed"), blobs)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def delete(store: Store, run_id: str) -> None:
@@ -170,8 +170,8 @@ def _canonical(value: e.Value) -> bytes:
 
 
 def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], held: str) -> None:
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
-        return Act([new], None, blobs, held)
+        return RunUpdate([new], None, blobs, held)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)

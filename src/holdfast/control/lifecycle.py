@@ -13,7 +13,14 @@ from holdfast.core.state import UNSETTLED, RunState
 from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow, NotResumable, Remedy
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import REASONS, cancel_children, children, request
-from holdfast.store.outside import WAKE, Act, act, refuse_ended, refuse_held, whole_state
+from holdfast.store.outside import (
+    WAKE,
+    RunUpdate,
+    refuse_ended,
+    refuse_held,
+    update_run,
+    whole_state,
+)
 from holdfast.store.pages import end_of, everything, what_is_open
 from holdfast.store.process import is_held
 
@@ -21,15 +28,15 @@ from holdfast.store.process import is_held
 def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Stop the run at its next call, until it is resumed."""
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is already paused")
         live = is_held(row, store.now())
         change = None if live else RowChange("paused", None, "a person to resume it")
-        return Act([e.RunPaused(by=by, why=why)], change)
+        return RunUpdate([e.RunPaused(by=by, why=why)], change)
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str = "") -> None:
@@ -38,19 +45,21 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
     if recorded(store, claimed, e.RunReopened) is not None:
         return
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         check_reopen(store, row)
         if row.status in STOPPED:
             now = store.now()
-            return Act([e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed)
-        return Act()
+            return RunUpdate(
+                [e.RunReopened(by=by, why=why)], RowChange("pending", now), key=claimed
+            )
+        return RunUpdate()
 
     found = store.get(run_id)
     if found is not None and found.status in ("pending", "running", "waiting"):
         return  # it continues by itself: its log, which may be long, need not be read for that
     reopen_failed_children(store, run_id, by=by, why=why)
     with contextlib.suppress(KeyTaken):  # it has continued
-        act(store, run_id, decide)
+        update_run(store, run_id, decide)
 
 
 STOPPED: Final = ("failed", "paused", "quarantined")
@@ -84,13 +93,15 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     What is recorded must still be asked for, in its order and with its arguments.
     """
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_held(store, row, "pause it first")
         if row.status in ("completed", "cancelled"):
             raise NotNow(f"run {run_id!r} is {row.status}, so nothing can be added")
-        return Act([e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None)
+        return RunUpdate(
+            [e.StepsAccepted(by=by, why=why)], WAKE if row.status == "waiting" else None
+        )
 
-    act(store, run_id, decide)
+    update_run(store, run_id, decide)
 
 
 def reopen_failed_children(store: Store, run_id: str, *, by: str, why: str) -> None:
@@ -113,7 +124,7 @@ def _failed_children(store: Store, run_id: str) -> list[str]:
 def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Start the run's code at its first line again, with its state kept: guards still hold."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         refuse_held(store, row, "cancel or pause it first")
         doubt = [c for c in state.calls if c.status in UNSETTLED and c.may_be_in_doubt]
         if doubt:
@@ -123,9 +134,9 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
                 "and resolve it first",
                 *(_resolve(run_id, first.step, *way) for way in _WAYS_TO_RESOLVE),
             )
-        return Act([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
+        return RunUpdate([e.RunRestarted(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide, what_is_open)
+    update_run(store, run_id, decide, what_is_open)
 
 
 _WAYS_TO_RESOLVE: Final = (
@@ -156,7 +167,7 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         refuse_held(store, row, "cancel it first")
         if not state.to_undo:
             has_ended = row.status in TERMINAL_STATUSES
@@ -166,9 +177,9 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
                 "or it is already undone",
                 *([] if has_ended else [end]),
             )
-        return Act([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
+        return RunUpdate([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 
-    act(store, run_id, decide, everything)
+    update_run(store, run_id, decide, everything)
 
 
 # ── limits ───────────────────────────────────────────────────────────────────────────────────
@@ -195,17 +206,17 @@ def _set_limits(
 ) -> None:
     left = budget
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         nonlocal left
         if row.status in ("completed", "cancelled"):
-            return Act()
+            return RunUpdate()
         refuse_held(store, row, "pause it first")
         steps, elapsed = state.steps + state.child_steps, store.now() - state.created_at
         left = budget_use(budget, steps=steps, elapsed_us=elapsed, usage=state.usage).left
         changed = e.LimitsChanged(deadline_at=deadline_at, budget=budget, by=by, why=why)
-        return Act([changed], WAKE if row.status == "waiting" else None)
+        return RunUpdate([changed], WAKE if row.status == "waiting" else None)
 
-    act(store, run_id, decide, everything)
+    update_run(store, run_id, decide, everything)
     for child in [row for row in children(store, run_id) if _is_unfinished(store, row)]:
         _set_limits(store, child.id, deadline_at, left, by, why)
         if child.status == "failed":
@@ -217,4 +228,4 @@ def _is_unfinished(store: Store, row: RunRow) -> bool:
     if row.status != "failed":
         return row.status not in TERMINAL_STATUSES
     _, event = end_of(store, row)
-    return isinstance(event, e.RunFailed) and event.reason in REASONS
+    return isinstance(event, e.RunFailure) and event.reason in REASONS

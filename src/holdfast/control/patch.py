@@ -19,7 +19,7 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
 from holdfast.store.base import RowChange, RunRow, Store
-from holdfast.store.outside import Act, act, refuse_ended
+from holdfast.store.outside import RunUpdate, refuse_ended, update_run
 from holdfast.store.pages import everything, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
@@ -53,7 +53,7 @@ def patch(
     if _is_recorded(store, run_id, claimed, event):
         return False
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         reopens = resume and row.status in STOPPED
         if reopens:
             check_reopen(store, row)
@@ -65,14 +65,14 @@ def patch(
             _try_out(state, changes)
         if reopens:
             reopened = e.RunReopened(by=by, why=why)
-            return Act([reopened, event], RowChange("pending", store.now()), key=claimed)
-        return Act([event], key=claimed)
+            return RunUpdate([reopened, event], RowChange("pending", store.now()), key=claimed)
+        return RunUpdate([event], key=claimed)
 
     if resume:
         reopen_failed_children(store, run_id, by=by, why=why)
 
     try:
-        act(store, run_id, decide, the_end if event.operations is None else everything)
+        update_run(store, run_id, decide, the_end if event.operations is None else everything)
     except KeyTaken:
         return not _is_recorded(store, run_id, claimed, event)
     return True
@@ -113,7 +113,7 @@ def _patch_event(
 def _try_out(state: RunState, ops: Any) -> None:
     """InvalidInput, with nothing written, if a JSON Patch does not apply to what the run knows now."""
     if state.is_loop and state.loop is None:
-        raise NotNow(f"run {state.id!r} has not started, so there is no state to patch")
+        raise NotNow(f"run {state.id!r} has not started, so it has no state to patch")
     try:
         if state.is_loop:
             loop_state.check_operations(state.loop, state.queued, ops)

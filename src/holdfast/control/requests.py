@@ -16,7 +16,7 @@ from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.outside import WAKE, Act, act, refuse_ended
+from holdfast.store.outside import WAKE, RunUpdate, refuse_ended, update_run
 from holdfast.store.pages import Reads, begins_request, open_until, what_is_open
 from holdfast.words.waiting import decision_calls
 
@@ -37,15 +37,15 @@ def signal(
     key = store_key("signal", run_id, str(signal_id) if signal_id else "")
     wrapped, blobs = log.wrap(values.encode(value))
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         event = e.SignalReceived(
             id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
         )
-        return Act([event], WAKE, blobs, key)
+        return RunUpdate([event], WAKE, blobs, key)
 
     with contextlib.suppress(KeyTaken):  # it has been received before
-        act(store, run_id, decide)
+        update_run(store, run_id, decide)
 
 
 def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
@@ -96,7 +96,7 @@ def _decide_approval(
     digest: str,
     args: dict[str, Any] | None = None,
 ) -> None:
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         wait = _pending(state, "approval", request)
         if digest and wait.digest and digest != wait.digest:
@@ -117,9 +117,9 @@ def _decide_approval(
             why=why,
             args=edited,
         )
-        return Act([event], WAKE, blobs)
+        return RunUpdate([event], WAKE, blobs)
 
-    act(store, run_id, decide, _requests(request))
+    update_run(store, run_id, decide, _requests(request))
 
 
 def _is_edited(store: Store, run_id: str, wait: Waiting, args: dict[str, Any]) -> bool:
@@ -190,16 +190,16 @@ def answer(
     if _is_given(store, run_id, claimed, wrapped):
         return False
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         wait = _pending(state, "answer", request)
         _refuse_expired(store, run_id, wait)
         check_answer(wait, value)
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
-        return Act([event], WAKE, blobs, claimed)
+        return RunUpdate([event], WAKE, blobs, claimed)
 
     try:
-        act(store, run_id, decide, _requests(request))
+        update_run(store, run_id, decide, _requests(request))
     except KeyTaken:
         return not _is_given(store, run_id, claimed, wrapped)
     return True

@@ -6,7 +6,7 @@
     "3+"        what was inserted into the agent's own line before what is recorded at 3 (new steps were accepted)
     "undo"      what undoes the run
 
-Events hold paths as plain text. Whatever is read out of that text is read here.
+Events contain paths as plain text. Only this module parses it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An agent's state as the JSON that other systems exchange, made from its stored form and read back as it.
 
-Outside, what an agent knows stands next to its goal under plain names (`known_facts`, `open_questions`, `risk_flags`),
+In the exchanged form, what an agent knows is next to its goal under plain names (`known_facts`, `open_questions`, `risk_flags`),
 times are in milliseconds and an artifact has an `artifact_id`. Stored, it is the fields of `AgentState` and
 `WorkingMemory`. What only Holdfast has (phase, messages, notes, …) has the same name in both. Pure: dicts in, dicts out.
 """

@@ -1,9 +1,9 @@
 """What fits into a model's view of a run: goal, open questions, artifacts, facts, under a cap.
 
-Packed by importance, and without stopping at what does not fit: something smaller behind it may. The
-size is that of the text a model is given, with every key and heading, and artifacts at their real size.
+Parts are packed by importance. A part that does not fit is skipped, because a smaller one after it may fit. The
+size is that of the text that a model is given, with every key and heading, and artifacts at their real size.
 
-Pure: what there is comes in, a `ContextSlice` comes out. Recording what was shown is the run's part.
+Pure: the run's knowledge goes in, a `ContextSlice` comes out. The run records what was shown.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ as cron has always done.
 
 Clocks that are put forward or back: a schedule that names its hours is due once on each day that it
 names. A time that does not exist is due at the first moment after the gap; of a time that exists twice,
-the first counts. A schedule for every hour (`*` or `*/n` as the hour) goes by time that really passes: in
-the hour that comes twice it is due in both, in the one that is missing not at all.
+the first counts. A schedule for every hour (`*` or `*/n` as the hour) follows elapsed time: it is due in both
+hours of a repeated hour, and not in a skipped one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A dialogue in front of a model: complete, cut to fit, in the shape that a provider accepts.
 
-Providers refuse a tool answer without its call, and a call without its answer. So a dialogue is read in
-*turns*: a message, or a tool call together with all its answers. Turns are kept or left out whole.
+Providers refuse a tool result without its call, and a call without its result. So a dialogue is read in
+groups: a message, or a tool call together with all its results. A group is kept or dropped as a whole.
 
 Pure: messages in, plain JSON out. Talking to a provider is `holdfast.agents.models`.
 """
@@ -42,7 +42,7 @@ class AnthropicPrompt(TypedDict):
 # ── turns ────────────────────────────────────────────────────────────────────────────────────
 
 
-class Turn(Struct, frozen=True):
+class MessageGroup(Struct, frozen=True):
     """Messages that belong together: one, or an assistant's tool calls and their answers."""
 
     messages: tuple[Message, ...]
@@ -52,7 +52,7 @@ class Turn(Struct, frozen=True):
         return self.messages[0].role
 
 
-def turns(messages: Iterable[Message]) -> list[Turn]:
+def turns(messages: Iterable[Message]) -> list[MessageGroup]:
     """The dialogue as whole turns: every call answered, every answer called for, every id its own.
 
     A call without an answer gets one that says so; an answer without a call is left out, as is a message
@@ -65,7 +65,7 @@ def turns(messages: Iterable[Message]) -> list[Turn]:
         if message.tool_calls:
             found.append(_exchange(message, _answers(given[i + 1 :]), ids))
         elif message.role != Role.TOOL and (_says(message) or kept_blocks(message)):
-            found.append(Turn((message,)))
+            found.append(MessageGroup((message,)))
     return found
 
 
@@ -107,7 +107,7 @@ def _answers(following: Sequence[Message]) -> list[Message]:
     return found
 
 
-def _exchange(asking: Message, answers: list[Message], ids: _Ids) -> Turn:
+def _exchange(asking: Message, answers: list[Message], ids: _Ids) -> MessageGroup:
     left = list(answers)
     calls, said = [], []
     for call in asking.tool_calls:
@@ -120,7 +120,7 @@ def _exchange(asking: Message, answers: list[Message], ids: _Ids) -> Turn:
         name = ids.new(call.id)
         calls.append(replace(call, id=name))
         said.append(replace(answer, tool_call_id=name))
-    return Turn((replace(asking, tool_calls=tuple(calls)), *said))
+    return MessageGroup((replace(asking, tool_calls=tuple(calls)), *said))
 
 
 class _Ids:
@@ -177,7 +177,7 @@ def fit(
 
 
 def _kept(
-    all_turns: list[Turn], costs: list[int], max_tokens: int | None, keep_last: int
+    all_turns: list[MessageGroup], costs: list[int], max_tokens: int | None, keep_last: int
 ) -> set[int]:
     """Which turns are shown, by their numbers."""
     if max_tokens is None or sum(costs) <= max_tokens:
@@ -204,7 +204,7 @@ def _kept(
 
 
 def _too_long(
-    all_turns: list[Turn], costs: list[int], kept: set[int], max_tokens: int
+    all_turns: list[MessageGroup], costs: list[int], kept: set[int], max_tokens: int
 ) -> ContextTooLong:
     longest = max(kept, key=lambda i: costs[i])
     turn = all_turns[longest]
@@ -213,7 +213,7 @@ def _too_long(
     return ContextTooLong(max_tokens, sum(costs[i] for i in kept), what, costs[longest])
 
 
-def _cost(turn: Turn, counter: TokenCounter) -> int:
+def _cost(turn: MessageGroup, counter: TokenCounter) -> int:
     return sum(_message_cost(message, counter) for message in turn.messages)
 
 

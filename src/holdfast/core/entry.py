@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     intent: e.CallStarted | None = None
     intent_seq: int = 0
     first_intent_at: int = 0
-    failures: Sequence[e.CallFailed] = ()
+    failures: Sequence[e.CallFailure] = ()
     done: e.CallSucceeded | None = None
     resolved: e.CallResolved | None = None
     doubted: e.CallDoubted | None = None
@@ -109,7 +109,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     @property
     def forks_above(self) -> tuple[int, ...]:
-        """What was recorded of the branches above when the code stopped waiting; see `CallFailed`."""
+        """What was recorded of the branches above when the code stopped waiting; see `CallFailure`."""
         if self.ended is not None:
             return self.ended.forks_above
         return self.failures[-1].forks_above if self.failures else ()

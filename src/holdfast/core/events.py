@@ -6,8 +6,8 @@ A run's log is a sequence of these. Three families:
 - what its code asked for, in the order of its branch: calls (intent, receipt) and waits;
 - what its code and the people around it noted: state, stage, decisions, facts, messages, signals ….
 
-This module says what the facts *are*. What they add up to is `fold.py`; how they are chained and
-checked is `log.py`; how code that runs again is matched with them is `journal.py`.
+This module defines the facts. `fold.py` folds them into a state, `log.py` chains and checks them,
+and `journal.py` matches replayed code with them.
 
 The position of a fact: `branch` names the branch of execution within the run ("" is the main one),
 `index` is the position of a call or wait within its branch, and `after` is, for other facts, how many
@@ -124,7 +124,11 @@ class InheritedPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_un
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Base of all facts. `kind` and `version` name the JSON form; both are stored next to it."""
+    """Base of all facts. `kind` and `version` name the JSON form; both are stored next to it.
+
+    The kind is the name of the class in lower case. Three kinds are also names of public errors (`RunFailed`,
+    `RunCancelled`, `CallFailed`): their classes have another name here, and state their kind.
+    """
 
     kind: ClassVar[str] = ""
     version: ClassVar[int] = 1
@@ -133,7 +137,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        if "kind" not in vars(cls):
+            cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         cls.stored_as = cls.kind if cls.version == 1 else f"{cls.kind}.{cls.version}"
 
 
@@ -205,18 +210,20 @@ class RunCompleted(Event, frozen=True, omit_defaults=True):
     result: Value
 
 
-class RunFailed(Event, frozen=True, omit_defaults=True):
+class RunFailure(Event, frozen=True, omit_defaults=True):
     """Terminal. `reason` is error, deadline, budget or diverged."""
 
+    kind: ClassVar[str] = "run_failed"
     error: ErrorInfo
     reason: str = "error"
     step: int = 0
     also: tuple[int, ...] = ()  # other steps that failed next to it, in other branches
 
 
-class RunCancelled(Event, frozen=True, omit_defaults=True):
+class RunCancellation(Event, frozen=True, omit_defaults=True):
     """Terminal: the requested cancellation has taken effect."""
 
+    kind: ClassVar[str] = "run_cancelled"
     by: str = ""
     why: str = ""
 
@@ -333,9 +340,10 @@ class CallSucceeded(Event, frozen=True, omit_defaults=True):
     spent: ChildUsage | None = None  # of a child run
 
 
-class CallFailed(Event, frozen=True, omit_defaults=True):
+class CallFailure(Event, frozen=True, omit_defaults=True):
     """Receipt of a failed attempt; with `retry_at` another one is due, without it this is final."""
 
+    kind: ClassVar[str] = "call_failed"
     index: int
     step: int
     name: str
@@ -355,7 +363,7 @@ class CallFailed(Event, frozen=True, omit_defaults=True):
     nearest first. Those that they start later show that the code continued."""
 
 
-def args_digest(receipt: CallSucceeded | CallFailed) -> str:
+def args_digest(receipt: CallSucceeded | CallFailure) -> str:
     """The name of a call's arguments, by its receipt; empty if they are in its intent."""
     if receipt.args is None:
         return receipt.digest
@@ -459,7 +467,7 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
     value: Value | None = None
     source: int = 0
     forks_above: tuple[int, ...] = ()
-    """If it was cut: see `CallFailed`."""
+    """If it was cut: see `CallFailure`."""
 
     def is_over(self, how: str) -> bool:
         """Whether no event ended it, and it ended this way."""

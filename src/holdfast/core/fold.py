@@ -1,4 +1,4 @@
-"""What a run's events add up to: `fold`.
+"""Fold a run's events into its state: `fold`.
 
 State is never stored as the truth; it is this fold of the log, and a snapshot is only its cache. The
 fold is pure, total (every event it is given has a meaning, none raises) and its result immutable, so
@@ -98,7 +98,7 @@ def _started(draft: DraftState, x: e.CallStarted) -> None:
     draft.open.waits.pop((x.branch, x.index), None)
 
 
-def _receipt(draft: DraftState, x: e.CallSucceeded | e.CallFailed) -> Call:
+def _receipt(draft: DraftState, x: e.CallSucceeded | e.CallFailure) -> Call:
     """The call that a receipt belongs to; it starts here when it had no intent."""
     time = draft.updated_at
     before = draft.open.calls.get((x.branch, x.index))
@@ -175,7 +175,7 @@ def _mark_undone(draft: DraftState, step: int) -> None:
             return
 
 
-def _attempt_failed(draft: DraftState, x: e.CallFailed) -> None:
+def _attempt_failed(draft: DraftState, x: e.CallFailure) -> None:
     time = draft.updated_at
     draft.steps = max(draft.steps, x.step)
     if x.spent is not None:
@@ -285,7 +285,7 @@ _APPLY: Final[Handlers] = {
     **KNOWLEDGE,
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
-    e.CallFailed: _attempt_failed,
+    e.CallFailure: _attempt_failed,
     e.CallDoubted: _doubted,
     e.CallResolved: _resolved,
     e.CallEvidence: _evidence,

@@ -61,7 +61,7 @@ def _completed(draft: DraftState, x: e.RunCompleted) -> None:
     draft.open.waits.clear()
 
 
-def _failed(draft: DraftState, x: e.RunFailed) -> None:
+def _failed(draft: DraftState, x: e.RunFailure) -> None:
     call = next((c for c in draft.open.calls.values() if c.step == x.step), None)
     _set_status(draft, "failed")
     draft.failure = Failure(
@@ -76,7 +76,7 @@ def _failed(draft: DraftState, x: e.RunFailed) -> None:
     )
 
 
-def _cancelled(draft: DraftState, x: e.RunCancelled) -> None:
+def _cancelled(draft: DraftState, x: e.RunCancellation) -> None:
     _set_status(draft, "cancelled")
     draft.add_line("cancel", x.by, x.why, "cancelled")
 
@@ -140,8 +140,8 @@ LIFE: Final[Handlers] = {
     e.RunClaimed: _claimed,
     e.RunSuspended: _suspended,
     e.RunCompleted: _completed,
-    e.RunFailed: _failed,
-    e.RunCancelled: _cancelled,
+    e.RunFailure: _failed,
+    e.RunCancellation: _cancelled,
     e.RunReopened: _reopened,
     e.RunRestarted: _restarted,
     e.RunPaused: _paused,

@@ -83,7 +83,7 @@ class RunLife:
                 self.undoing = False
             case e.LimitsChanged():
                 self.set_limits(event.deadline_at, event.budget)
-            case e.RunCompleted() | e.RunFailed() | e.RunCancelled():
+            case e.RunCompleted() | e.RunFailure() | e.RunCancellation():
                 self.terminal = event
 
     def starts_to_undo(self) -> None:

@@ -21,7 +21,7 @@ def feed(journal: Journal, seq: int, time: int, event: Event) -> None:
     _FEED[type(event)](journal, seq, time, event)
 
 
-def feed_answered(journal: Journal, event: e.CallSucceeded | e.CallFailed) -> None:
+def feed_answered(journal: Journal, event: e.CallSucceeded | e.CallFailure) -> None:
     """Take in the receipt of a call that gets its answer as it is written, and never asks."""
     branch, index = event.branch, event.index
     extent = journal.extent  # `Extent.add` written out, here and below: it is done for every step
@@ -77,16 +77,16 @@ def _life(journal: Journal, seq: int, time: int, event: Event) -> None:
             _restart(journal, seq)
         case e.StepsAccepted():
             journal.accepted = seq
-        case e.RunCompleted() | e.RunCancelled():
+        case e.RunCompleted() | e.RunCancellation():
             journal.retries.failed_steps = set()
-        case e.RunFailed(step=step, also=also):
+        case e.RunFailure(step=step, also=also):
             journal.retries.failed_steps = {step, *also}
 
 
 def _call(
     journal: Journal,
     seq: int,
-    event: e.CallSucceeded | e.CallFailed | e.CallStarted | e.CallResolved | e.CallDoubted,
+    event: e.CallSucceeded | e.CallFailure | e.CallStarted | e.CallResolved | e.CallDoubted,
 ) -> Entry:
     forks = 0 if isinstance(event, e.CallResolved | e.CallDoubted) else event.forks
     entry = _at(journal, seq, event.branch, event.index, event.name, forks)
@@ -130,7 +130,7 @@ def feed_receipt(journal: Journal, seq: int, _time: int, event: e.CallSucceeded)
         journal.has_unseen_patch = event.buffered
 
 
-def _failed(journal: Journal, seq: int, _time: int, event: e.CallFailed) -> None:
+def _failed(journal: Journal, seq: int, _time: int, event: e.CallFailure) -> None:
     entry = _call(journal, seq, event)
     entry.digest = e.args_digest(event) or entry.digest
     entry.failures = (*entry.failures, event)
@@ -214,7 +214,7 @@ def _restart(journal: Journal, seq: int) -> None:
 def feed_own(journal: Journal, seq: int, time: int, event: Event) -> None:
     """Take in an event that was written here. The end of a wait is delivered to the code by its writer."""
     if isinstance(event, e.TimeoutFired):
-        return  # the code has been told
+        return  # the code has its outcome
     feed(journal, seq, time, event)
     if isinstance(event, e.WaitEnded):
         journal.outcomes.pop()
@@ -259,8 +259,8 @@ _FEED: Final[dict[type[Event], _Feed]] = {
             e.RunReopened,
             e.RunRestarted,
             e.RunCompleted,
-            e.RunFailed,
-            e.RunCancelled,
+            e.RunFailure,
+            e.RunCancellation,
             e.CancelRequested,
             e.UndoRequested,
             e.UndoStarted,
@@ -271,7 +271,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     ),
     e.CallStarted: _started,
     e.CallSucceeded: feed_receipt,
-    e.CallFailed: _failed,
+    e.CallFailure: _failed,
     e.CallDoubted: _doubted,
     e.CallResolved: _resolved,
     **dict.fromkeys((e.WaitBegan, e.WaitEnded, e.ApprovalDecided, e.AnswerGiven), _wait),

@@ -24,7 +24,7 @@ _NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Operation(NamedTuple):
+class PatchOperation(NamedTuple):
     """One checked operation; its pointers are split into their unescaped tokens."""
 
     number: int
@@ -52,14 +52,14 @@ def tokens_of(text: str) -> tuple[str, ...]:
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
 
-def operations(patch: Any) -> list[Operation]:
+def operations(patch: Any) -> list[PatchOperation]:
     """The operations of a patch, checked for everything that can be seen without a document."""
     if not isinstance(patch, list | tuple):
         raise InvalidPatch(0, "", "", f"a JSON Patch is a list of operations, not {patch!r}")
     return [_checked(number, raw) for number, raw in enumerate(patch)]
 
 
-def _checked(number: int, raw: Any) -> Operation:
+def _checked(number: int, raw: Any) -> PatchOperation:
     if not isinstance(raw, Mapping):
         raise InvalidPatch(number, "", "", f"an operation is an object, not {raw!r}")
     op, path = raw.get("op"), raw.get("path")
@@ -79,7 +79,7 @@ def _checked(number: int, raw: Any) -> Operation:
     if "value" in _NEEDS[op] and "value" not in raw:
         raise InvalidPatch(number, op, shown_path, "it needs a member 'value'")
     value = values.lower(raw.get("value"))
-    return Operation(number, op, found["path"], found.get("from", ()), value)
+    return PatchOperation(number, op, found["path"], found.get("from", ()), value)
 
 
 def apply(document: Any, patch: Any) -> Any:
@@ -87,7 +87,7 @@ def apply(document: Any, patch: Any) -> Any:
     return values.freeze(apply_in_place(values.thaw(document), operations(patch)))
 
 
-def apply_in_place(document: Any, ops: Sequence[Operation]) -> Any:
+def apply_in_place(document: Any, ops: Sequence[PatchOperation]) -> Any:
     """For the owner of a changeable document: apply, and return it (a patch may replace the root).
 
     If an operation fails, those before it have been applied: `apply` works on a copy.
@@ -97,11 +97,11 @@ def apply_in_place(document: Any, ops: Sequence[Operation]) -> Any:
     return document
 
 
-def _add(document: Any, op: Operation) -> Any:
+def _add(document: Any, op: PatchOperation) -> Any:
     return _put(document, op, values.thaw(op.value))
 
 
-def _put(document: Any, op: Operation, value: Any) -> Any:
+def _put(document: Any, op: PatchOperation, value: Any) -> Any:
     if not op.path:
         return value
     *above, last = op.path
@@ -115,12 +115,12 @@ def _put(document: Any, op: Operation, value: Any) -> Any:
     return document
 
 
-def _remove(document: Any, op: Operation) -> Any:
+def _remove(document: Any, op: PatchOperation) -> Any:
     _take(document, op.path, op)
     return document
 
 
-def _take(document: Any, path: tuple[str, ...], op: Operation) -> Any:
+def _take(document: Any, path: tuple[str, ...], op: PatchOperation) -> Any:
     if not path:
         raise op.refuse("the whole document cannot be removed; replace it")
     *above, last = path
@@ -129,7 +129,7 @@ def _take(document: Any, path: tuple[str, ...], op: Operation) -> Any:
     return parent.pop(last if isinstance(parent, dict) else int(last))
 
 
-def _replace(document: Any, op: Operation) -> Any:
+def _replace(document: Any, op: PatchOperation) -> Any:
     value = values.thaw(op.value)
     if not op.path:
         return value
@@ -140,7 +140,7 @@ def _replace(document: Any, op: Operation) -> Any:
     return document
 
 
-def _move(document: Any, op: Operation) -> Any:
+def _move(document: Any, op: PatchOperation) -> Any:
     if op.path == op.source:
         _find(document, op.source, op)
         return document
@@ -149,11 +149,11 @@ def _move(document: Any, op: Operation) -> Any:
     return _put(document, op, _take(document, op.source, op))
 
 
-def _copy(document: Any, op: Operation) -> Any:
+def _copy(document: Any, op: PatchOperation) -> Any:
     return _put(document, op, values.thaw(_find(document, op.source, op)))
 
 
-def _test(document: Any, op: Operation) -> Any:
+def _test(document: Any, op: PatchOperation) -> Any:
     found = _find(document, op.path, op)
     if not same(found, op.value):
         raise op.refuse(f"the value there is {_short(found)}, not {_short(op.value)}")
@@ -182,7 +182,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _find(
-    document: Any, path: tuple[str, ...], op: Operation, *, within: tuple[str, ...] = ()
+    document: Any, path: tuple[str, ...], op: PatchOperation, *, within: tuple[str, ...] = ()
 ) -> Any:
     here = document
     for depth, token in enumerate(path):
@@ -198,7 +198,7 @@ def _find(
     return here
 
 
-def _index(items: list[Any], name: str, op: Operation, *, end: bool = False) -> int:
+def _index(items: list[Any], name: str, op: PatchOperation, *, end: bool = False) -> int:
     if not _INDEX.fullmatch(name):
         hint = "; - is only for adding" if name == "-" else ""
         raise op.refuse(f"{name!r} is not an array index{hint}")

@@ -4,7 +4,7 @@ A record is an event in its stored form. Its hash covers the hash before it, so 
 missing record, another order or a record of another run is found on read, and named. The first hash
 covers the run's id, so one run's log never verifies as another's.
 
-This module does no I/O and knows nothing of what events mean.
+This module does no I/O and does not interpret events.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A refused connection proves it: nothing was sent. A read timeout does not: the server may have acted. Errors are
 recognised by the package and name of their classes, most specific first, so that no library is imported here.
-An error that is not listed says nothing by itself; then the error that it was raised from is asked.
+An error that is not listed proves nothing; then the error that it was raised from decides.
 
 Not here: what becomes of a call whose outcome is unknown (`runtime/call/recover.py`).
 """

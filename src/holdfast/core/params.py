@@ -236,7 +236,7 @@ def union(choices: Iterable[Any]) -> Any:
 
 
 def readable_type(declared: Any) -> Any:
-    """The type itself, or Any if values of it cannot be told apart when they are read."""
+    """The type itself, or Any if values of it cannot be distinguished when they are read."""
     try:
         msgspec.json.Decoder(declared)
     except (TypeError, ValueError):

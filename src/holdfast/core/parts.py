@@ -179,7 +179,7 @@ class ToolCall(Part, frozen=True, omit_defaults=True):
         return self.error is None
 
     def to_observation(self) -> str:
-        """What the model is told of it: the result as text, or the error."""
+        """What the model sees of it: the result as text, or the error."""
         if self.error is not None:
             return f"error: {self.error}"
         if isinstance(self.result, str):

@@ -1,6 +1,6 @@
-"""What a failed run may do again when it is resumed, and what of its log does not bind its code any more.
+"""What a failed run may do again when it is resumed, and which part of its log its code may differ from.
 
-A run that failed is resumed, and its failed call succeeds. What the code did after the failure (notified somebody,
+A run that failed is resumed, and its failed call succeeds. What the code did after the failure (sent a notification,
 cleaned up) is then in the log at places where it now does something else. So after a call that was *retried*, what was
 recorded before the resumption binds only as far as the code asks for the same. Where it first asks for something else, it
 leaves that path and continues at places behind it. What it had finished there is still never done again.

@@ -1,8 +1,8 @@
 """A run's state as bytes, for a cache that is never the truth.
 
-`load(dump(state)) == state`, for every state. What is kept is only JSON; a value that lives next to the
+`load(dump(state)) == state`, for every state. It is stored as JSON; a value that is stored next to the
 log as an artifact stays a reference to it, and a user's dict that looks like such a reference is
-escaped, so that nothing read back can pose as one.
+escaped, so that it is not mistaken for one.
 
 The owner of the log decides whether a snapshot may be used: it must be of this run, of this
 version, and its hash must be that of the event it ends with. Its bytes carry their own digest: the

@@ -1,7 +1,7 @@
 """What branches of a run are waiting for, and whether the log has brought it.
 
 The rule that decides whether a suspended run is woken is here, once for every kind of wait: a run may be
-suspended only if no open wait is over by what its log holds. Pure: journal and time go in.
+suspended only if, according to its log, no open wait is over. Pure: journal and time go in.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.agents.models.base import Model
     from holdfast.lua.program import Program
-    from holdfast.lua.vm import Limits
+    from holdfast.lua.vm import LuaLimits
 
 SUFFIX = ".tac"
 
 
 def load_program(
     path: str | Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
-    limits: Limits | None = None,
+    limits: LuaLimits | None = None,
 ) -> Program:  # fmt: skip
     """Load a `.tac` file: its procedures as agents, its tools as tools.
 
@@ -38,7 +38,7 @@ def load_program(
 
 def procedure(
     path: str | Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
-    limits: Limits | None = None,
+    limits: LuaLimits | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """The main procedure of a `.tac` file, as an agent."""
     return load_program(path, tools=tools, models=models, limits=limits).main

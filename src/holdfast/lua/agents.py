@@ -34,7 +34,7 @@ _PROVIDERS: Final = ("openai", "anthropic")
 CONTINUE: Final = "Continue."
 
 
-class Turn(Struct, frozen=True):
+class AgentReply(Struct, frozen=True):
     """What came of one call: the result that Lua gets, and the tool calls that the model made."""
 
     result: dict[str, Any]
@@ -76,7 +76,7 @@ class AgentDecl(Struct, frozen=True):
 
     def turn(
         self, find_tool: Callable[[str], Callable[..., Any]], run: Run, dialogue: Dialogue, given: Mapping[str, Any], known: Mapping[str, Any],
-    ) -> Turn:  # fmt: skip
+    ) -> AgentReply:  # fmt: skip
         """Take a turn: what the file gives for this call wins over what it declared."""
         unknown = [option for option in given if option not in CALL_OPTIONS]
         if unknown:
@@ -101,7 +101,7 @@ class AgentDecl(Struct, frozen=True):
             result["data"] = fitted(
                 self.output, _json(self.name, text), f"{self.name}: its answer", others=True
             )
-        return Turn(result, _calls(messages.added))
+        return AgentReply(result, _calls(messages.added))
 
     def _message(self, given: Mapping[str, Any], messages: AgentMessages) -> str:
         if "message" in given:

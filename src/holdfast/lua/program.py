@@ -23,7 +23,7 @@ from holdfast.lua.files import Project, code_of
 from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
 from holdfast.lua.schema import KEY, fitted, param_schema
-from holdfast.lua.vm import Limits, LuaError, Vm
+from holdfast.lua.vm import LuaError, LuaLimits, Vm
 from holdfast.runtime.declare.specs import spec_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class Program:
 
     def __init__(
         self, path: Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
-        limits: Limits | None = None,
+        limits: LuaLimits | None = None,
     ) -> None:  # fmt: skip
         self.path, self.project = path, Project(path.absolute().parent)
-        self.limits = limits or Limits()
+        self.limits = limits or LuaLimits()
         self.models = dict(models or {})
         self._host = {_tool_name(fn): fn for fn in tools}
         try:

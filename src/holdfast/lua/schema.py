@@ -26,7 +26,7 @@ _OPTIONS: Final = ("type", "required", "default", "description", "enum", "items"
 KEY: Final = "idempotency_key"
 
 
-class Field(Struct, frozen=True):
+class LuaField(Struct, frozen=True):
     """One field: its type, and what it is if it is not given."""
 
     name: str
@@ -70,7 +70,7 @@ class Field(Struct, frozen=True):
         return value
 
 
-Fields = Mapping[str, Field]
+Fields = Mapping[str, LuaField]
 
 
 def _is_a(value: Any, kind: str) -> bool:
@@ -87,7 +87,7 @@ def _shown(value: Any) -> str:
     return said if len(said) <= 60 else said[:59] + "…"
 
 
-def read_fields(table: Any, where: str) -> dict[str, Field]:
+def read_fields(table: Any, where: str) -> dict[str, LuaField]:
     """The fields that a table of Lua declares: `name = field.string{…}`, `{type="string"}` or `"string"`."""
     if table is None:
         return {}
@@ -106,7 +106,7 @@ def from_plain(value: Any) -> Any:
     return text(value) if isinstance(value, bytes) else value
 
 
-def _field(name: str, given: Any, where: str) -> Field:
+def _field(name: str, given: Any, where: str) -> LuaField:
     if isinstance(given, bytes):
         given_options: dict[str, Any] = {"type": text(given)}
     elif kind_of(given) == "table":
@@ -127,7 +127,7 @@ def _field(name: str, given: Any, where: str) -> Field:
     for option, wanted in (("required", bool), ("description", str), ("enum", list)):
         if not isinstance(options.get(option, wanted()), wanted):
             raise InvalidInput(f"{where}: {option} must be {_MEANT[wanted]}")
-    made = Field(
+    made = LuaField(
         name, kind, options.get("required", False), None, options.get("description", ""),
         tuple(options.get("enum", ())), _items(options.get("items"), kind, where),
     )  # fmt: skip

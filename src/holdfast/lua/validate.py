@@ -17,7 +17,7 @@ from holdfast.lua.convert import text
 from holdfast.lua.ops import Ops
 from holdfast.lua.program import Program
 from holdfast.lua.templates import names_in
-from holdfast.lua.vm import Limits, Vm
+from holdfast.lua.vm import LuaLimits, Vm
 
 _KEYWORDS: Final = frozenset(
     re.findall(
@@ -38,7 +38,7 @@ _PLACE: Final = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+): (?P<says>.*)", re.
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LuaProblem:
     """One thing that is wrong."""
 
     line: int
@@ -52,7 +52,7 @@ class _Word:
     line: int
 
 
-def problems_of(path: Path) -> list[Problem]:
+def problems_of(path: Path) -> list[LuaProblem]:
     """What is wrong with a file, in the order of its lines."""
     try:
         program = Program(path)
@@ -64,17 +64,17 @@ def problems_of(path: Path) -> list[Problem]:
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
 
-def _problem(said: str, file: str) -> Problem:
+def _problem(said: str, file: str) -> LuaProblem:
     said, _, stack = (said.partition(" cannot be loaded: ")[2] or said).partition(
         "\nstack traceback"
     )
     place = _PLACE.match(said)
     if place is not None and place["file"] == file:
-        return Problem(int(place["line"]), place["says"])
+        return LuaProblem(int(place["line"]), place["says"])
     required = re.search(
         rf"{re.escape(file)}:(\d+): ", stack
     )  # an error in a module that it requires
-    return Problem(int(required[1]) if required else 1, said)
+    return LuaProblem(int(required[1]) if required else 1, said)
 
 
 def _words(source: str) -> Iterator[_Word]:
@@ -92,7 +92,7 @@ def _words(source: str) -> Iterator[_Word]:
 # ── globals ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _unknown_globals(words: list[_Word], program: Program) -> Iterator[Problem]:
+def _unknown_globals(words: list[_Word], program: Program) -> Iterator[LuaProblem]:
     known = _known_names(program) | _assigned(words) | _KEYWORDS
     for n, word in enumerate(words):
         before = words[n - 1].text if n else ""
@@ -101,13 +101,13 @@ def _unknown_globals(words: list[_Word], program: Program) -> Iterator[Problem]:
             after == "=" and before in ("{", ",", ";")
         )
         if word.kind == "name" and word.text not in known and not is_field:
-            yield Problem(
+            yield LuaProblem(
                 word.line, f"unknown global {word.text!r}; declare it with local, or assign it"
             )
 
 
 def _known_names(program: Program) -> set[str]:
-    vm = Vm(Ops(program, "here").table(), Limits())
+    vm = Vm(Ops(program, "here").table(), LuaLimits())
     return {text(name) for name in vm.language[b"names"]().values()} | {"input", "_ENV", "self"}
 
 
@@ -146,31 +146,31 @@ def _declared_after(words: list[_Word], n: int) -> Iterator[str]:
 # ── stages, templates ────────────────────────────────────────────────────────────────────────
 
 
-def _stages(words: list[_Word], program: Program) -> Iterator[Problem]:
+def _stages(words: list[_Word], program: Program) -> Iterator[LuaProblem]:
     for n, word in enumerate(words[:-4]):
         called = [w.text for w in words[n : n + 4]]
         if word.text == "Stage" and called[1] == "." and called[2] in ("set", "advance", "is"):
             given = words[n + 4] if called[3] == "(" else words[n + 3]
             if given.kind == "string" and given.text[1:-1] not in program.stages:
                 known = ", ".join(program.stages) or "none"
-                yield Problem(
+                yield LuaProblem(
                     given.line, f"stage {given.text[1:-1]!r} is not declared; Stages has {known}"
                 )
 
 
-def _templates(program: Program) -> Iterator[Problem]:
+def _templates(program: Program) -> Iterator[LuaProblem]:
     main = program.declared.procedures["main"]
     inputs = {name for p in program.declared.procedures.values() for name in p.fields}
     for agent in program.declared.agents.values():
         for template in (agent.system_prompt, agent.initial_message):
             for name in (*names_in(template, "input"), *names_in(template, "params")):
                 if inputs and name not in inputs:
-                    yield Problem(
+                    yield LuaProblem(
                         main.line,
                         f"agent {agent.name} uses {{input.{name}}}, which no procedure declares",
                     )
         for tool in agent.tools:
             if tool not in program.declared.tools:
-                yield Problem(
+                yield LuaProblem(
                     main.line, f"agent {agent.name} names the tool {tool!r}, which is not declared"
                 )

@@ -31,7 +31,7 @@ _OWN: Final = ("patterns.lua", "stable.lua", "sandbox.lua", "language.lua")
 _PLACE: Final = r"^[^\n:]+:(\d+): "
 
 
-class Limits(Struct, frozen=True):
+class LuaLimits(Struct, frozen=True):
     """What one execution of a file may use. A resumed run starts to count again."""
 
     instructions: int = 200_000_000
@@ -83,7 +83,7 @@ def _no_attributes(_object: object, _name: object, _is_setting: bool) -> str:
 class Vm:
     """A Lua state with the sandbox and the names of the language."""
 
-    def __init__(self, ops: Mapping[str, Callable[..., Any]], limits: Limits) -> None:
+    def __init__(self, ops: Mapping[str, Callable[..., Any]], limits: LuaLimits) -> None:
         self.limits = limits
         self.fatal: BaseException | None = None
         self.caught: BaseException | None = None

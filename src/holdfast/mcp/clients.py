@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.errors import InvalidInput
 
 
-class Client(NamedTuple):
+class ClientConfig(NamedTuple):
     """A client: where its configuration is, and the key under which servers are listed there."""
 
     name: str
@@ -20,15 +20,15 @@ class Client(NamedTuple):
 
 
 CLIENTS: Final = (
-    Client("claude-desktop", "Claude Desktop", "claude_desktop_config.json (Settings → Developer → Edit Config)", "mcpServers"),
-    Client("claude-code", "Claude Code", ".mcp.json in your project, or run the command below", "mcpServers"),
-    Client("cursor", "Cursor", ".cursor/mcp.json in your project, or ~/.cursor/mcp.json", "mcpServers"),
-    Client("vscode", "VS Code", ".vscode/mcp.json in your workspace", "servers"),
-    Client("json", "other clients", "your client's configuration", "mcpServers"),
+    ClientConfig("claude-desktop", "Claude Desktop", "claude_desktop_config.json (Settings → Developer → Edit Config)", "mcpServers"),
+    ClientConfig("claude-code", "Claude Code", ".mcp.json in your project, or run the command below", "mcpServers"),
+    ClientConfig("cursor", "Cursor", ".cursor/mcp.json in your project, or ~/.cursor/mcp.json", "mcpServers"),
+    ClientConfig("vscode", "VS Code", ".vscode/mcp.json in your workspace", "servers"),
+    ClientConfig("json", "other clients", "your client's configuration", "mcpServers"),
 )  # fmt: skip
 
 
-def find(name: str) -> Client:
+def find(name: str) -> ClientConfig:
     for client in CLIENTS:
         if client.name == name:
             return client
@@ -36,7 +36,7 @@ def find(name: str) -> Client:
     raise InvalidInput(f"unknown client {name!r}; there are {known}")
 
 
-def configuration(client: Client, command: Sequence[str]) -> dict[str, Any]:
+def configuration(client: ClientConfig, command: Sequence[str]) -> dict[str, Any]:
     """The configuration file of a client that starts the server itself."""
     server: dict[str, Any] = {"command": command[0], "args": list(command[1:])}
     if client.name == "vscode":
@@ -44,7 +44,7 @@ def configuration(client: Client, command: Sequence[str]) -> dict[str, Any]:
     return {client.key: {"holdfast": server}}
 
 
-def text(client: Client, command: Sequence[str]) -> str:
+def text(client: ClientConfig, command: Sequence[str]) -> str:
     """The same for people: where it goes, and what."""
     lines = [
         f"{client.title}: {client.where}",

@@ -1,4 +1,4 @@
-"""Watches the store's log for those who asked to be told of changes, whatever process makes them.
+"""Watches logs for clients that subscribed to changes, whichever process makes them.
 
 One task polls the ends of all watched logs in one query, and sooner after a change by this server. Each watch has
 the version that it has seen, so a subscriber that gives an older one is notified at once. A slow subscriber does

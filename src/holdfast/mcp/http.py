@@ -51,14 +51,14 @@ TOKEN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Credential:
+class BearerToken:
     """A bearer token, kept as its digest, and the identity that it stands for."""
 
     digest: bytes
     who: Identity
 
     @classmethod
-    def of(cls, token: str, who: Identity) -> Credential:
+    def of(cls, token: str, who: Identity) -> BearerToken:
         if len(token) < TOKEN_CHARACTERS_MIN or not token.isascii() or not token.isprintable():
             raise InvalidInput(
                 f"a token needs at least {TOKEN_CHARACTERS_MIN} printable ASCII characters; "
@@ -80,7 +80,7 @@ Authenticate = Callable[[str], Awaitable[Caller | None]]
 AccessDenied refuses a token that is known, with the reason."""
 
 
-def known(credentials: Sequence[Credential]) -> Authenticate:
+def known(credentials: Sequence[BearerToken]) -> Authenticate:
     """Accept the tokens of a list."""
     if not credentials:
         raise InvalidInput("an MCP server over HTTP needs a token")
@@ -134,7 +134,7 @@ class McpApp:
     ) -> None:
         self._authenticate = authenticate
         self.server = HoldfastServer(store, _identify, _connection)
-        self._sessions = Sessions()
+        self._sessions = McpSessions()
         self._manager = StreamableHTTPSessionManager(
             self.server.protocol,
             security_settings=security(hosts),
@@ -246,7 +246,7 @@ def _connection_of(scope: Scope) -> str:
     return f"{caller.credential} {found[0].decode('latin-1')}" if found else ""
 
 
-class Sessions:
+class McpSessions:
     """Which sessions are in use, to forget the subscriptions of those that the SDK has ended for being idle."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -32,7 +32,7 @@ Data = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class McpCall:
     """One call of a tool: on which store, by whom, with which arguments and idempotency key."""
 
     store: Store
@@ -50,7 +50,7 @@ class Tool:
     description: str
     arguments: type[schemas.Arguments]
     output: Data
-    run: Callable[[Call], Data]
+    run: Callable[[McpCall], Data]
     reads: bool = False
     repeatable: bool = True
     """Whether a second call with the same arguments (and key) changes nothing more."""
@@ -75,7 +75,7 @@ class Tool:
 # ── what each does ───────────────────────────────────────────────────────────────────────────
 
 
-def _start(call: Call) -> Data:
+def _start(call: McpCall) -> Data:
     args: schemas.StartTask = call.args
     agent = args.agent_id or call.who.name
     row, is_new = operations.start(
@@ -92,11 +92,11 @@ def _start(call: Call) -> Data:
     }
 
 
-def _get(call: Call) -> Data:
+def _get(call: McpCall) -> Data:
     return task_document(operations.get(call.store, call.who, call.args.task_id))
 
 
-def _list(call: Call) -> Data:
+def _list(call: McpCall) -> Data:
     args: schemas.ListTasks = call.args
     check_status(args.status)
     page = operations.rows(
@@ -107,7 +107,7 @@ def _list(call: Call) -> Data:
     return {"tasks": [documents.listed(row, now) for row in page.rows], "next": page.next or None}
 
 
-def _due(call: Call) -> Data:
+def _due(call: McpCall) -> Data:
     args: schemas.ListDue = call.args
 
     def is_mine(state: RunState) -> bool:
@@ -133,7 +133,7 @@ def _due(call: Call) -> Data:
     return {"tasks": tasks, "next": page.next or None}
 
 
-def _no_wait(call: Call) -> Data:
+def _no_wait(call: McpCall) -> Data:
     """What `wait_for_change` returns once it has waited: the server does that, without a thread."""
     args: schemas.WaitForChange = call.args
     reachable(call.store, call.who, args.task_id)
@@ -146,7 +146,7 @@ def _no_wait(call: Call) -> Data:
     }
 
 
-def _patch(call: Call) -> Data:
+def _patch(call: McpCall) -> Data:
     args: schemas.PatchTask = call.args
     plan = None
     if args.plan is not UNSET:
@@ -167,12 +167,12 @@ def _patch(call: Call) -> Data:
     return _patched(call, changes, expected=args.expected_version, why=args.why)
 
 
-def _append_facts(call: Call) -> Data:
+def _append_facts(call: McpCall) -> Data:
     args: schemas.AppendFacts = call.args
     return _patched(call, Changes({}, (), StatePatch(facts=_facts(call.who, args.facts))))
 
 
-def _add_questions(call: Call) -> Data:
+def _add_questions(call: McpCall) -> Data:
     args: schemas.AddQuestions = call.args
     return _patched(call, Changes({}, (), StatePatch(questions=tuple(args.questions))))
 
@@ -183,20 +183,22 @@ def _facts(who: Identity, given: list[schemas.FactGiven]) -> Any:
     return operations.facts(who, [(x.key, x.value, x.source) for x in given])
 
 
-def _patched(call: Call, changes: Changes, *, expected: int | None = None, why: str = "") -> Data:
+def _patched(
+    call: McpCall, changes: Changes, *, expected: int | None = None, why: str = ""
+) -> Data:
     is_new = operations.patch(
         call.store, call.who, call.args.task_id, changes, expected=expected, key=call.key, why=why
     )
     return {**_status(call), "is_new": is_new}
 
 
-def _status(call: Call) -> Data:
+def _status(call: McpCall) -> Data:
     found = operations.task_status(call.store, call.args.task_id)
     uri = uris.task(found.agent, found.task_id)
     return {"task_id": found.task_id, "version": found.version, "status": found.status, "uri": uri}
 
 
-def _hand_over(call: Call) -> Data:
+def _hand_over(call: McpCall) -> Data:
     args: schemas.HandOverTask = call.args
     is_new = operations.hand_over(
         call.store, call.who, args.task_id, args.to_agent, args.note,
@@ -205,19 +207,19 @@ def _hand_over(call: Call) -> Data:
     return {**_status(call), "is_new": is_new}
 
 
-def _answer(call: Call) -> Data:
+def _answer(call: McpCall) -> Data:
     args: schemas.AnswerQuestion = call.args
     operations.answer(call.store, call.who, args.task_id, args.value, args.request, key=call.key)
     return _status(call)
 
 
-def _signal(call: Call) -> Data:
+def _signal(call: McpCall) -> Data:
     args: schemas.SignalTask = call.args
     operations.signal(call.store, call.who, args.task_id, args.name, args.value, key=call.key)
     return _status(call)
 
 
-def _resume(call: Call) -> Data:
+def _resume(call: McpCall) -> Data:
     operations.resume(call.store, call.who, call.args.task_id, key=call.key)
     return _status(call)
 
@@ -278,7 +280,7 @@ def find(who: Identity, name: str) -> Tool | None:
 # ── calling ──────────────────────────────────────────────────────────────────────────────────
 
 
-def prepared(store: Store, who: Identity, tool: Tool, given: Any, meta: Any) -> Call:
+def prepared(store: Store, who: Identity, tool: Tool, given: Any, meta: Any) -> McpCall:
     """The call with its arguments checked, or InvalidInput."""
     args = schemas.read(given, tool.arguments)
     in_meta = (meta or {}).get(KEY_META, "")
@@ -287,10 +289,10 @@ def prepared(store: Store, who: Identity, tool: Tool, given: Any, meta: Any) -> 
         raise InvalidInput(f"_meta[{KEY_META!r}] must be text of up to 200 characters")
     if in_meta and in_args and in_meta != in_args:
         raise InvalidInput(f"idempotency_key and _meta[{KEY_META!r}] differ; give one of them")
-    return Call(store, who, args, in_args or in_meta)
+    return McpCall(store, who, args, in_args or in_meta)
 
 
-def called(tool: Tool, call: Call) -> types.CallToolResult:
+def called(tool: Tool, call: McpCall) -> types.CallToolResult:
     """The tool's result, also if Holdfast refuses."""
     try:
         return result(tool.run(call))
@@ -304,7 +306,7 @@ def refused(error: HoldfastError) -> types.CallToolResult:
     return result({"error": type(error).__name__, "message": str(error)[:4000]}, is_error=True)
 
 
-def _both_sides(conflict: VersionConflict, call: Call) -> Data:
+def _both_sides(conflict: VersionConflict, call: McpCall) -> Data:
     state = conflict.state
     since = [{"path": x.path, "before": x.before, "after": x.after} for x in conflict.since]
     args = msgspec.to_builtins(call.args)

@@ -1,1 +1,1 @@
-"""Where the log lives: one protocol (`base`), two stores (`sqlite`, `postgres`)."""
+"""Where logs are stored: one protocol (`base`), two stores (`sqlite`, `postgres`)."""

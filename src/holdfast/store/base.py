@@ -166,7 +166,7 @@ class Filter(NamedTuple):
     parent: str = ""
 
 
-class Wanted(NamedTuple):
+class ClaimFilter(NamedTuple):
     """Runs that a worker may claim: of one agent, started with one version of its code.
 
     `max_running` is how many runs of the agent may be in progress at once, over all workers and versions.
@@ -293,7 +293,7 @@ class Agents(Protocol):
         ...
 
 
-class Limits(Protocol):
+class SharedLimits(Protocol):
     """Limits across all workers of a store, by the store's clock."""
 
     def take_turn(
@@ -333,7 +333,7 @@ class Snapshots(Protocol):
 
 
 class Ticket(Protocol[W_co]):
-    """Something on its way to the store. One caller waits for it or awaits it; then it is durable, or was refused.
+    """A write that was submitted to the store. One caller waits for it or awaits it; then it is durable, or was refused.
 
     A task that is cancelled while it awaits one gets the cancellation when the ticket is settled.
     """
@@ -365,7 +365,7 @@ class Store(Protocol):
     def schedules(self) -> Schedules: ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> SharedLimits: ...
 
     @property
     def snapshots(self) -> Snapshots: ...
@@ -416,11 +416,11 @@ class Store(Protocol):
         ...
 
     def claim(
-        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+        self, run_id: str, *, worker: str, lease_us: int, quota: ClaimFilter | None = None
     ) -> RunRow | None:
         """Claim a run that has no live owner and has not ended, due or not; None if impossible.
 
-        With `within`, which names the run's agent, only if fewer than its `max_running` are in progress.
+        With `quota`, which names the run's agent, only if fewer than its `max_running` are in progress.
         """
         ...
 
@@ -430,7 +430,7 @@ class Store(Protocol):
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         """Claim runs that are due: new, woken, or left by a worker whose lease expired.
@@ -479,7 +479,7 @@ class Store(Protocol):
 
     def wait_due(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,

@@ -20,7 +20,7 @@ from holdfast.core.state import RunState
 from holdfast.errors import NoSuchRun
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RowChange, RunRow, Store
 from holdfast.store.items import is_recorded
-from holdfast.store.outside import WAKE, Act, act
+from holdfast.store.outside import WAKE, RunUpdate, update_run
 from holdfast.store.pages import all_runs, lately
 
 REASONS: Final = ("deadline", "budget")
@@ -28,8 +28,8 @@ REASONS: Final = ("deadline", "budget")
 
 _ENDS: Final = {
     e.RunCompleted.stored_as,
-    e.RunFailed.stored_as,
-    e.RunCancelled.stored_as,
+    e.RunFailure.stored_as,
+    e.RunCancellation.stored_as,
     e.RunRestarted.stored_as,
 }
 
@@ -65,23 +65,23 @@ def request(store: Store, run_id: str, cancellation: e.CancelRequested) -> bool:
         recent[:] = lately(store, run_id)
         return recent
 
-    def decide(_: RunState, row: RunRow) -> Act:
+    def decide(_: RunState, row: RunRow) -> RunUpdate:
         nonlocal unfinished
         unfinished = row.status not in TERMINAL_STATUSES
         known = requested(run_id, recent[::-1])
         # One by a person counts more than one by a limit above: it is who the run says cancelled it.
         if not unfinished or (known is not None and (cancellation.reason or not known.reason)):
-            return Act()
+            return RunUpdate()
         if is_recorded(store, row):  # no worker would carry it out
-            ended = e.RunCancelled(by=cancellation.by, why=cancellation.why)
-            return Act([cancellation, ended], RowChange("cancelled"))
+            ended = e.RunCancellation(by=cancellation.by, why=cancellation.why)
+            return RunUpdate([cancellation, ended], RowChange("cancelled"))
         if row.status in ("paused", "quarantined"):
             reopened = e.RunReopened(by=cancellation.by, why="to cancel it")
-            return Act([cancellation, reopened], RowChange("pending", store.now()))
-        return Act([cancellation], WAKE)
+            return RunUpdate([cancellation, reopened], RowChange("pending", store.now()))
+        return RunUpdate([cancellation], WAKE)
 
     with contextlib.suppress(NoSuchRun):
-        act(store, run_id, decide, reads)
+        update_run(store, run_id, decide, reads)
     return unfinished
 
 
@@ -117,9 +117,9 @@ def _ended_by(run_id: str, newest: list[Record]) -> e.CancelRequested | None:
     for record in newest:
         if record.kind in _ENDS:
             event = log.read_event(run_id, record)
-            if isinstance(event, e.RunCancelled):
+            if isinstance(event, e.RunCancellation):
                 return e.CancelRequested(by=event.by, why=event.why)
-            if isinstance(event, e.RunFailed) and event.reason in REASONS:
+            if isinstance(event, e.RunFailure) and event.reason in REASONS:
                 return e.CancelRequested(why=event.error.message, reason=event.reason)
             return None
         if record.kind == e.RunReopened.stored_as:

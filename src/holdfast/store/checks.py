@@ -1,6 +1,6 @@
-"""What every store refuses to be given, before anything happens.
+"""Validation of arguments, the same for every store, before anything happens.
 
-Databases differ in what they take, and a value that one of them chokes on would fail every other
+Databases differ in what they accept, and a value that one of them rejects would fail every other
 append in its batch. So all stores refuse the same things.
 
 Not here: what a run's log refuses because of its state (`fence.py`).
@@ -16,11 +16,11 @@ from holdfast.store.base import (
     PRIORITIES,
     UNCLAIMABLE_STATUSES,
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     RegisteredAgent,
     RowChange,
-    Wanted,
 )
 
 
@@ -85,7 +85,7 @@ def check_priority(priority: object) -> int:
     )
 
 
-def check_wanted(wanted: Sequence[Wanted]) -> Sequence[Wanted]:
+def check_wanted(wanted: Sequence[ClaimFilter]) -> Sequence[ClaimFilter]:
     """What a worker asks for, or InvalidInput for text that no run can have."""
     for one in wanted:
         check_text("agent", one.agent)

@@ -111,7 +111,7 @@ def _mode(path: str, test: Callable[[int], bool]) -> bool:
 
 
 def is_default(url: str) -> bool:
-    """Whether a command finds this store without being told where it is."""
+    """Whether a command finds this store without an option."""
     given = os.environ.get("HOLDFAST_URL", "")
     if given and without_password(given) == without_password(url):
         return True

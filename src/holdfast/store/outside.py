@@ -1,10 +1,10 @@
 """The one way to write to a run's log from outside its session: decide on the run as it is now, and record the
-decision if it still is. People do this (`control`), and so do runs with their children and with what they lost.
+decision if it still is. People do this (`control`), and so do runs that cancel their children or record evidence after they lost their lease.
 
-What a decision has to know says how much of the log is read for it (`Reads`): mostly the last event, or as far
-back as anything is open.
+How much of the log is read depends on the decision (`Reads`): mostly the last event, or as far back as anything is
+open. So it does not cost more for a long log.
 
-Not here: what is decided (`control`), reading the log (`pages.py`).
+Not here: the decisions (`control`), reading the log (`pages.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from holdfast.store.pages import Reads, everything, the_end
 from holdfast.store.process import is_held
 
 
-class Act(NamedTuple):
-    """What is to be recorded, with what changes next to it. Without events, nothing is."""
+class RunUpdate(NamedTuple):
+    """What to append to a run's log, and what changes with it. Without events, nothing is written."""
 
     events: Sequence[Event] = ()
     change: RowChange | None = None
@@ -42,13 +42,13 @@ class Act(NamedTuple):
     """A key that no other event may hold: KeyTaken if one does."""
 
 
-Decide = Callable[[RunState, RunRow], Act]
+Decide = Callable[[RunState, RunRow], RunUpdate]
 """Based on what is known of the run (as far as it was read) and its row."""
 
 WAKE: Final = RowChange(wake=True)
 
 
-def act(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
+def update_run(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
     """Decide on a run as it is now, and record the decision if it still is. NoSuchRun if there is none."""
     while True:
         records = reads(store, run_id)

@@ -1,11 +1,11 @@
 """Reading runs and their logs in parts: page by page, from the end backwards, or as far back as a decision needs.
 
-So a long log takes no more memory than a short one, and a decision about a run costs no more the longer it has lived.
+A long log takes no more memory than a short one, and a decision about a run does not cost more for a long log.
 
 What is open in a run (requests, and calls without a receipt) is found from the end. When a run is suspended, its worker
 knows the whole log and records since when anything is open (`RunSuspended.open_since`), and a restart leaves nothing
-open. So of what is open, the fold of the log from there on gives the same as the fold of all of it. It does not for
-anything else: to know what a run did, or knows, fold everything.
+open. So for open requests and calls, the fold of the log from there on equals the fold of the whole log. For everything
+else that a run did or knows, fold the whole log.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def newest_first(store: Store, run_id: str, *, page: int = FIRST_PAGE) -> Iterat
         end, page = start - 1, min(4 * page, LARGEST_PAGE)
 
 
-Ended = e.RunCompleted | e.RunFailed | e.RunCancelled
+Ended = e.RunCompleted | e.RunFailure | e.RunCancellation
 
 
 def end_of(store: Store, row: RunRow) -> tuple[Record, Ended]:
@@ -188,10 +188,10 @@ def tells_of_call(call: int | str) -> Found:
         if record.kind not in _CALLS:
             return False
         event = record.event
-        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailed)
+        assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure)
         return call in (event.step, request_id((event.branch, event.index)))
 
     return found
 
 
-_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailed.stored_as}
+_CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailure.stored_as}

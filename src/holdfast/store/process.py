@@ -1,6 +1,6 @@
 """Names of workers, and whether the process behind a name has died on this machine.
 
-A name holds what identifies a process: its pid, when it started (pids are reused), and where its pid counts (this
+A name contains what identifies a process: its pid, when it started (pids are reused), and where its pid counts (this
 boot of this machine, its pid namespace). So a process on the same machine can know that an owner is dead, and need
 not wait until its lease ends. A stopped or suspended process is alive. A name from elsewhere, or one that cannot be
 checked here (there is no `/proc`), counts as alive: then the lease decides, as always.
@@ -54,7 +54,7 @@ def has_died_here(owner: str) -> bool:
 
 
 def _place() -> str:
-    """Where a pid of this process counts: empty if that cannot be told."""
+    """Where a pid of this process is valid: empty if that is unknown."""
     with contextlib.suppress(OSError):
         if (PROC / "self").readlink().name != str(os.getpid()):
             return ""  # this /proc is that of another namespace
@@ -74,7 +74,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since the machine did; empty if that cannot be told."""
+    """When a process started, in ticks since the machine did; empty if that is unknown."""
     fields = _stat(pid)
     return fields[19] if len(fields) > 19 else ""
 

@@ -1,4 +1,4 @@
-"""Waking up those in this process who wait for something to change in a store.
+"""Wake the callers in this process that wait for a change in a store.
 
 A wake-up is a hint: waiters also poll now and then, for what other processes do.
 """

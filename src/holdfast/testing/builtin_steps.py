@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.mocks import mock_of
-from holdfast.testing.scenario import Action, Answer, ScenarioSetup
+from holdfast.testing.scenario import Reaction, ScenarioAction, ScenarioSetup
 from holdfast.testing.step_matcher import (
     Outcome,
-    Sentence,
+    StepPattern,
     json_or_text,
     sentence,
     sentences_in,
@@ -196,25 +196,25 @@ def model_answers_in_turn(setup: ScenarioSetup, block: Any) -> None:
 @sentence("the approval of {about} is granted/given", on="setup")
 @sentence("the approval is granted/given", on="setup")
 def approval_granted(setup: ScenarioSetup, about: str = "") -> None:
-    setup.answers.append(Answer("approval", True, about))
+    setup.answers.append(Reaction("approval", True, about))
 
 
 @sentence("the approval of {about} is rejected/refused", on="setup")
 @sentence("the approval is rejected/refused", on="setup")
 def approval_rejected(setup: ScenarioSetup, about: str = "") -> None:
-    setup.answers.append(Answer("approval", False, about))
+    setup.answers.append(Reaction("approval", False, about))
 
 
 @sentence("the answer to {question} is {value:value}", on="setup")
 @sentence("the answer is {value:value}", on="setup")
 def answer_is(setup: ScenarioSetup, value: Any, question: str = "") -> None:
-    setup.answers.append(Answer("answer", value, question))
+    setup.answers.append(Reaction("answer", value, question))
 
 
 @sentence("the signal {name} comes with {value:value}", on="setup")
 @sentence("the signal {name} comes", on="setup")
 def signal_comes(setup: ScenarioSetup, name: str, value: Any = None) -> None:
-    setup.answers.append(Answer("signal", value, name))
+    setup.answers.append(Reaction("signal", value, name))
 
 
 @sentence("a person resolves/settles doubts about {tool}", on="setup")
@@ -232,53 +232,53 @@ def has_started(setup: ScenarioSetup) -> None:
 
 @sentence("the {agent} agent takes (a )turn(s)", on="setup")
 def takes_turns(setup: ScenarioSetup, agent: str) -> None:  # noqa: ARG001 - all agents of the run take theirs
-    setup.actions.append(Action("go"))
+    setup.actions.append(ScenarioAction("go"))
 
 
 @sentence("the procedure/agent/run runs( again)", on="setup")
 def runs(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("go"))
+    setup.actions.append(ScenarioAction("go"))
 
 
 @sentence("the run is resumed", on="setup")
 def is_resumed(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("go", "resume"))
+    setup.actions.append(ScenarioAction("go", "resume"))
 
 
 @sentence("the run is rerun", on="setup")
 def is_rerun(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("go", "rerun"))
+    setup.actions.append(ScenarioAction("go", "rerun"))
 
 
 @sentence("the run is cancelled", on="setup")
 def is_cancelled(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("cancel"))
+    setup.actions.append(ScenarioAction("cancel"))
 
 
 @sentence("{seconds:number} second(s) pass(es)", on="setup")
 def seconds_pass(setup: ScenarioSetup, seconds: float) -> None:
-    setup.actions.append(Action("time", value=seconds))
+    setup.actions.append(ScenarioAction("time", value=seconds))
 
 
 @sentence("the signal {name} is sent with {value:value}", on="setup")
 @sentence("the signal {name} is sent", on="setup")
 def signal_is_sent(setup: ScenarioSetup, name: str, value: Any = None) -> None:
-    setup.actions.append(Action("signal", name=name, value=value))
+    setup.actions.append(ScenarioAction("signal", name=name, value=value))
 
 
 @sentence("the request is approved", on="setup")
 def is_approved(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("decide", value=Answer("approval", True)))
+    setup.actions.append(ScenarioAction("decide", value=Reaction("approval", True)))
 
 
 @sentence("the request is rejected", on="setup")
 def is_rejected(setup: ScenarioSetup) -> None:
-    setup.actions.append(Action("decide", value=Answer("approval", False)))
+    setup.actions.append(ScenarioAction("decide", value=Reaction("approval", False)))
 
 
 @sentence("the question is answered with {value:value}", on="setup")
 def is_answered(setup: ScenarioSetup, value: Any) -> None:
-    setup.actions.append(Action("decide", value=Answer("answer", value)))
+    setup.actions.append(ScenarioAction("decide", value=Reaction("answer", value)))
 
 
 # ── Then: tool calls ─────────────────────────────────────────────────────────────────────────
@@ -708,6 +708,6 @@ def cost_at_most(outcome: Outcome, limit: float) -> None:
     outcome.expect(f"a cost of at most {limit} USD", f"{used} USD", used <= limit)
 
 
-def builtin_sentences() -> list[Sentence]:
+def builtin_sentences() -> list[StepPattern]:
     """All sentences of this module."""
     return sentences_in(globals())

@@ -42,17 +42,17 @@ from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.audit_hook import watch
 from holdfast.testing.sandbox import Sandbox, place_of
 from holdfast.testing.scenario import (
-    Execute,
     ExecutionResult,
+    Executor,
     How,
+    ScenarioRun,
     ScenarioSetup,
-    Stage,
     execute_here,
 )
 from holdfast.testing.spec import fresh_folder, outcome_of
 from holdfast.testing.step_matcher import Outcome, shown
 
-Lives = Callable[[int | None], Execute]
+Lives = Callable[[int | None], Executor]
 """Given the boundary at which to kill (None: nowhere), how the lives of one performance are lived."""
 Check = Callable[[Outcome], str]
 """What is wrong with a run at rest, in words; empty if nothing is."""
@@ -131,17 +131,19 @@ class ForkedExecution:
     def __init__(self, kill_at: int | None) -> None:
         self._kill_at = kill_at
 
-    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult:
+    def __call__(self, stage: ScenarioRun, agent: Callable[..., Any], how: How) -> ExecutionResult:
         return how_it_ended(stage, life_and_death(stage, agent, how, self._kill_at))
 
 
-def life_and_death(stage: Stage, agent: Callable[..., Any], how: How, kill_at: int | None) -> int:
+def life_and_death(
+    stage: ScenarioRun, agent: Callable[..., Any], how: How, kill_at: int | None
+) -> int:
     """Let the run execute in a forked process; that process's exit status."""
     passed = len(stage.sandbox.journal.read("point"))
     return _in_child(lambda: _child(stage, agent, how, passed, kill_at))
 
 
-def how_it_ended(stage: Stage, status: int) -> ExecutionResult:
+def how_it_ended(stage: ScenarioRun, status: int) -> ExecutionResult:
     """What a process that is over has said, or died of."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -159,7 +161,7 @@ def how_it_ended(stage: Stage, status: int) -> ExecutionResult:
 
 
 def _child(
-    stage: Stage, agent: Callable[..., Any], how: How, passed: int, kill_at: int | None
+    stage: ScenarioRun, agent: Callable[..., Any], how: How, passed: int, kill_at: int | None
 ) -> None:
     journal, count, turn = stage.sandbox.journal, passed, threading.Lock()
 
@@ -175,7 +177,7 @@ def _child(
     watch(journal)
     try:
         ended = execute_here(stage, agent, how, boundary)
-    except BaseException:  # noqa: BLE001 - told to the parent, which ends the exploration
+    except BaseException:  # noqa: BLE001 - sent to the parent, which ends the exploration
         ended = ExecutionResult("broke", traceback.format_exc())
     journal.add("end", says=ended.says, message=ended.message, details=dict(ended.details))
 
@@ -274,7 +276,7 @@ class _Exploration:
     def _performed(self, name: str, kill_at: int | None) -> _Inspection:
         folder = self.folder / name
         shutil.copytree(self._empty, folder)
-        stage = Stage(folder, self.setup, self.lives(kill_at), settles_doubt=True)
+        stage = ScenarioRun(folder, self.setup, self.lives(kill_at), settles_doubt=True)
         try:
             ended = stage.perform()
             if ended.says == "stuck":

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.testing.crash import how_it_ended, life_and_death
-from holdfast.testing.scenario import Execute, ExecutionResult, How, ScenarioSetup, Stage
+from holdfast.testing.scenario import ExecutionResult, Executor, How, ScenarioRun, ScenarioSetup
 
 SEEDS = ("1", "2")
 
@@ -34,7 +34,7 @@ def serve(fd: int, setup_of: Callable[[int], ScenarioSetup]) -> None:
         for line in orders:
             order = json.loads(line)
             setup = setup_of(order["setup"])
-            stage = Stage(Path(order["folder"]), setup)
+            stage = ScenarioRun(Path(order["folder"]), setup)
             try:
                 status = life_and_death(stage, setup.agent, order["how"], order["kill_at"])
             finally:
@@ -61,13 +61,13 @@ class ForkServers:
         for server in self._started:
             server.close()
 
-    def lives(self, setup: int) -> Callable[[int | None], Execute]:
+    def lives(self, setup: int) -> Callable[[int | None], Executor]:
         """How this scenario is executed."""
 
-        def performance(kill_at: int | None) -> Execute:
+        def performance(kill_at: int | None) -> Executor:
             lived = 0
 
-            def live(stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult:  # noqa: ARG001 - the server has it
+            def live(stage: ScenarioRun, agent: Callable[..., Any], how: How) -> ExecutionResult:  # noqa: ARG001 - the server has it
                 nonlocal lived
                 lived += 1
                 order = {

@@ -73,7 +73,7 @@ def crash_everywhere() -> CrashEverywhere:
     """Kill an agent at every boundary of its run, resume it, and fail if a crash would harm it."""
     from holdfast.runtime.declare.mocks import mocks_of
     from holdfast.testing.crash import explore
-    from holdfast.testing.scenario import Action, Answer, ScenarioSetup
+    from holdfast.testing.scenario import Reaction, ScenarioAction, ScenarioSetup
 
     def crash(
         agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
@@ -81,11 +81,11 @@ def crash_everywhere() -> CrashEverywhere:
         check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
     ) -> CrashReport:  # fmt: skip
         __tracebackhide__ = True  # what failed is the user's test, not this
-        answers = [] if approve is None else [Answer("approval", approve)]
-        answers += [] if answer is ... else [Answer("answer", answer)]
-        answers += [Answer("signal", value, name) for name, value in (signals or {}).items()]
+        answers = [] if approve is None else [Reaction("approval", approve)]
+        answers += [] if answer is ... else [Reaction("answer", answer)]
+        answers += [Reaction("signal", value, name) for name, value in (signals or {}).items()]
         setup = ScenarioSetup(
-            agent, dict(input), mocks_of(mocks or {}), answers, [Action("go")], set(may_doubt), strict=not real, args=args,
+            agent, dict(input), mocks_of(mocks or {}), answers, [ScenarioAction("go")], set(may_doubt), strict=not real, args=args,
         )  # fmt: skip
         report = explore(setup, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:

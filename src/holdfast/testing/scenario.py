@@ -1,6 +1,6 @@
 """A scenario: an agent, its input, mocks, and what people do while it runs.
 
-`ScenarioSetup` says what happens; `Stage` makes it happen in a sandbox, one life (one process's share of the
+`ScenarioSetup` says what happens; `ScenarioRun` makes it happen in a sandbox, one life (one process's share of the
 run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
 `crash` for a run that was killed on the way.
 """
@@ -30,7 +30,7 @@ RUN_ID: Final = "test"
 How = Literal["run", "resume", "rerun"]
 
 
-class Answer(Struct, frozen=True):
+class Reaction(Struct, frozen=True):
     """A reaction to a waiting run: an approval or rejection, the answer to a question, or a signal.
 
     `about` narrows it to one tool, prompt, question or signal; empty is any.
@@ -46,7 +46,7 @@ class Answer(Struct, frozen=True):
         return wait.wait == self.kind and (not self.about or self.about in known)
 
 
-class Action(Struct, frozen=True):
+class ScenarioAction(Struct, frozen=True):
     """One action: the run is executed, or something arrives from outside."""
 
     what: Literal["go", "signal", "time", "cancel", "decide"]
@@ -62,8 +62,8 @@ class ScenarioSetup(Struct):
     agent: Callable[..., Any]
     input: dict[str, Any] = field(default_factory=dict)
     mocks: dict[str, Any] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
-    actions: list[Action] = field(default_factory=list)
+    answers: list[Reaction] = field(default_factory=list)
+    actions: list[ScenarioAction] = field(default_factory=list)
     may_doubt: set[str] = field(default_factory=set)
     strict: bool = False
     args: tuple[Any, ...] = ()
@@ -88,13 +88,15 @@ class ExecutionResult(Struct, frozen=True):
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-class Execute(Protocol):
+class Executor(Protocol):
     """Execute the run once: in this process, or in one that may be killed."""
 
-    def __call__(self, stage: Stage, agent: Callable[..., Any], how: How) -> ExecutionResult: ...
+    def __call__(
+        self, stage: ScenarioRun, agent: Callable[..., Any], how: How
+    ) -> ExecutionResult: ...
 
 
-def execute_here(stage: Stage, agent: Callable[..., Any], how: How,
+def execute_here(stage: ScenarioRun, agent: Callable[..., Any], how: How,
               boundary: Callable[[str], None] | None = None) -> ExecutionResult:  # fmt: skip
     """Execute the run in this process as far as it goes."""
     setup = stage.setup
@@ -119,14 +121,14 @@ def execute_here(stage: Stage, agent: Callable[..., Any], how: How,
     return ExecutionResult("done")
 
 
-class Stage:
+class ScenarioRun:
     """One execution of a scenario, in its own folder."""
 
     def __init__(
         self,
         folder: Path,
         setup: ScenarioSetup,
-        execute: Execute = execute_here,
+        execute: Executor = execute_here,
         *,
         settles_doubt: bool = False,
     ) -> None:
@@ -187,7 +189,7 @@ class Stage:
 
     # ── from outside ─────────────────────────────────────────────────────────────────────
 
-    def _from_outside(self, act: Action) -> None:
+    def _from_outside(self, act: ScenarioAction) -> None:
         if act.what == "time":
             self.sandbox.clock.skip(act.value)
             return
@@ -199,7 +201,7 @@ class Stage:
             elif act.what == "cancel":
                 hf.cancel(RUN_ID, by="test")
             else:
-                answer: Answer = act.value
+                answer: Reaction = act.value
                 if not self._answered(hf, RUN_ID, [answer]):
                     raise InvalidInput(f"nothing is waiting for this {answer.kind}")
 
@@ -245,7 +247,7 @@ class Stage:
         return bool(state.in_doubt)
 
     @staticmethod
-    def _answered(hf: Holdfast, run_id: str, answers: list[Answer]) -> bool:
+    def _answered(hf: Holdfast, run_id: str, answers: list[Reaction]) -> bool:
         for wait in hf.get(run_id).waits:
             answer = None if wait.decided else next((a for a in answers if a.fits(wait)), None)
             if answer is None:

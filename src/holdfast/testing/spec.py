@@ -28,11 +28,18 @@ from holdfast.runtime.declare.mocks import Mocks
 from holdfast.runtime.declare.specs import agent_spec, spec_of
 from holdfast.testing.builtin_steps import builtin_sentences
 from holdfast.testing.outlines import Outline, StepLine, outlines_of, plain_outlines
-from holdfast.testing.scenario import RUN_ID, Action, Execute, ScenarioSetup, Stage, execute_here
+from holdfast.testing.scenario import (
+    RUN_ID,
+    Executor,
+    ScenarioAction,
+    ScenarioRun,
+    ScenarioSetup,
+    execute_here,
+)
 from holdfast.testing.step_matcher import (
     Outcome,
     RecordedCall,
-    Sentence,
+    StepPattern,
     Unmet,
     json_or_text,
     sentences_in,
@@ -51,7 +58,7 @@ class SpecLine(Struct, frozen=True):
     place: str
     keyword: str
     said: str
-    sentence: Sentence
+    sentence: StepPattern
     values: dict[str, Any]
 
     def __call__(self, on: ScenarioSetup | Outcome) -> None:
@@ -112,7 +119,7 @@ def spec_in(file: Path, names: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def read_spec(
-    text: str, file: str, known: list[Sentence], *, first_line: int = 1
+    text: str, file: str, known: list[StepPattern], *, first_line: int = 1
 ) -> list[Scenario]:
     """The scenarios of a Gherkin text, outlines expanded, every sentence understood."""
     scenarios, unknown = [], []
@@ -135,7 +142,7 @@ def read_spec(
     return scenarios
 
 
-def _outlines(text: str, file: str, known: list[Sentence], first_line: int) -> list[Outline]:
+def _outlines(text: str, file: str, known: list[StepPattern], first_line: int) -> list[Outline]:
     plain = plain_outlines(text)
     if plain is not None:
         return plain
@@ -171,7 +178,9 @@ def _parser_error(file: str, text: str, first_line: int, error: Any) -> str:
     return f"{file}:{line + first_line - 1}: not Gherkin: {said}{hint}"
 
 
-def _check_no_lost_sentence(parsed: Any, known: list[Sentence], file: str, first_line: int) -> None:
+def _check_no_lost_sentence(
+    parsed: Any, known: list[StepPattern], file: str, first_line: int
+) -> None:
     """A misspelt keyword below a headline makes Gherkin take a sentence for prose, which is never intended."""
     for node in _nodes(parsed):
         for offset, said in enumerate(str(node.get("description") or "").splitlines(), 1):
@@ -194,7 +203,7 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(value)
 
 
-def _line(place: str, step: StepLine, known: list[Sentence]) -> SpecLine:
+def _line(place: str, step: StepLine, known: list[StepPattern]) -> SpecLine:
     said, block = step.said, _block(step.argument)
     # The most exact one that fits is meant; the patterns of the others are not even compiled.
     candidates = sorted(filter(lambda x: x.may_match(said), known), key=lambda x: -x.weight)
@@ -220,7 +229,7 @@ def _block(argument: Any) -> Any:
     return [[cell["value"] for cell in row["cells"]] for row in argument["dataTable"]["rows"]]
 
 
-def _unknown(said: str, known: list[Sentence]) -> str:
+def _unknown(said: str, known: list[StepPattern]) -> str:
     texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
     from difflib import get_close_matches
 
@@ -274,7 +283,7 @@ class ScenarioResult(Struct, frozen=True):
         return self.failed is None and not self.problem
 
 
-def known_sentences(names: Mapping[str, Any]) -> list[Sentence]:
+def known_sentences(names: Mapping[str, Any]) -> list[StepPattern]:
     """The built-in sentences and those of the agent's file."""
     return [*sentences_in(names), *builtin_sentences()]
 
@@ -353,7 +362,7 @@ def fresh_folder() -> Iterator[Path]:
 
 
 def run_scenario(
-    scenario: Scenario, context: SpecContext, execute: Execute = execute_here
+    scenario: Scenario, context: SpecContext, execute: Executor = execute_here
 ) -> ScenarioResult:
     """Execute a scenario once in its own folder, and check its expectations."""
     try:
@@ -361,7 +370,7 @@ def run_scenario(
     except SpecError as error:
         return ScenarioResult(scenario, None, problem=str(error))
     with fresh_folder() as folder:
-        stage = Stage(folder, setup, execute)
+        stage = ScenarioRun(folder, setup, execute)
         try:
             stage.perform()
             outcome = outcome_of(stage, context.tools)
@@ -392,7 +401,7 @@ def judge(scenario: Scenario, outcome: Outcome) -> ScenarioResult:
     return ScenarioResult(scenario, outcome)
 
 
-def outcome_of(stage: Stage, tools: frozenset[str] = frozenset()) -> Outcome:
+def outcome_of(stage: ScenarioRun, tools: frozenset[str] = frozenset()) -> Outcome:
     """The run as it is at the end of a performance."""
     store = stage.sandbox.store()
     try:
@@ -424,8 +433,8 @@ def _error(error: ErrorInfo | None) -> str:
 
 
 __all__ = [
-    "Action",
     "Scenario",
+    "ScenarioAction",
     "ScenarioResult",
     "SpecContext",
     "SpecError",

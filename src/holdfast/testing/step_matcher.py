@@ -47,7 +47,7 @@ class Unmet(AssertionError):
         super().__init__(f"expected {expected}; it was {actual}")
 
 
-class Sentence(Struct, frozen=True):
+class StepPattern(Struct, frozen=True):
     """A pattern and what it does."""
 
     text: str
@@ -133,16 +133,16 @@ def sentence(text: str, *, on: Literal["setup", "outcome"] = "outcome") -> Calla
         raise InvalidInput(f"{text!r}: {unknown[0]!r} is not one of {', '.join(_KINDS)}")
 
     def mark(fn: F) -> F:
-        setattr(fn, MARK, [*getattr(fn, MARK, []), Sentence(text, on, fn)])
+        setattr(fn, MARK, [*getattr(fn, MARK, []), StepPattern(text, on, fn)])
         return fn
 
     return mark
 
 
-def sentences_in(names: Mapping[str, Any]) -> list[Sentence]:
+def sentences_in(names: Mapping[str, Any]) -> list[StepPattern]:
     """The sentences among a module's names."""
     return [found for value in names.values() for found in getattr(value, MARK, [])
-            if isinstance(found, Sentence)]  # fmt: skip
+            if isinstance(found, StepPattern)]  # fmt: skip
 
 
 # ── its outcome ──────────────────────────────────────────────────────────────────────────

@@ -10,8 +10,8 @@ from holdfast.views.inbox import InboxItem, InboxPage, inbox
 from holdfast.views.items import item, item_event, item_events, items
 from holdfast.views.listing import (
     SHOWN_STATUSES,
+    ProgressHook,
     RunPage,
-    Watch,
     every_run,
     runs,
     shown,
@@ -28,7 +28,7 @@ from holdfast.views.log import (
     timeline,
     verify,
 )
-from holdfast.views.next_steps import OpenRequest, family, next_steps, requests, used_budget
+from holdfast.views.next_steps import RequestOfRun, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
 from holdfast.views.position import Position, position, ranges
 from holdfast.views.search import SearchResult, search
@@ -56,14 +56,14 @@ __all__ = [
     "InboxItem",
     "InboxPage",
     "Moment",
-    "OpenRequest",
     "Outcome",
     "Position",
+    "ProgressHook",
+    "RequestOfRun",
     "RunPage",
     "SearchResult",
     "Through",
     "Verification",
-    "Watch",
     "agents",
     "artifact",
     "at",

@@ -20,7 +20,7 @@ SHOWN_STATUSES: Final = (*STATUSES[:2], "interrupted", *STATUSES[2:])
 T = TypeVar("T")
 
 
-class Watch(Protocol):
+class ProgressHook(Protocol):
     """Passes things on, one by one; `what` says what is done with each. An interface may count them."""
 
     def __call__(self, things: Iterable[T], what: str, /) -> Iterable[T]: ...

@@ -20,7 +20,7 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.advice import NextStep
 
 
-class OpenRequest(Struct, frozen=True):
+class RequestOfRun(Struct, frozen=True):
     """One request to people, and the run that makes it (a child's is its parent's concern too)."""
 
     run_id: str
@@ -29,17 +29,17 @@ class OpenRequest(Struct, frozen=True):
     """Whether the run has other open requests of the same kind: then its id is needed to decide."""
 
 
-def requests(store: Store, state: RunState) -> Iterator[OpenRequest]:
+def requests(store: Store, state: RunState) -> Iterator[RequestOfRun]:
     """The open requests of a run and of its child runs."""
     for member in family(store, state):
         yield from _requests_of(member)
 
 
-def _requests_of(state: RunState) -> Iterator[OpenRequest]:
+def _requests_of(state: RunState) -> Iterator[RequestOfRun]:
     open_ones = [wait for wait in state.waits if not wait.decided]
     for wait in open_ones:
         same = [other for other in open_ones if other.wait == wait.wait]
-        yield OpenRequest(state.id, wait, len(same) > 1)
+        yield RequestOfRun(state.id, wait, len(same) > 1)
 
 
 def family(store: Store, state: RunState) -> Iterator[RunState]:
@@ -110,7 +110,7 @@ def used_budget(state: RunState) -> BudgetUse:
     )
 
 
-def _ways(request: OpenRequest) -> list[NextStep]:
+def _ways(request: RequestOfRun) -> list[NextStep]:
     run_id, wait = request.run_id, request.wait
     which = wait.id if request.is_one_of_several else ""
     match wait.wait:

@@ -45,7 +45,7 @@ def outcome(store: Store, run_id: str) -> Outcome:
     match end_of(store, row)[1]:
         case e.RunCompleted(result=result):
             return Outcome(row.id, row.status, result=result, root=root)
-        case e.RunFailed(error=error, reason=reason):
+        case e.RunFailure(error=error, reason=reason):
             return Outcome(row.id, row.status, error=error, reason=reason, root=root)
-        case e.RunCancelled(by=by, why=why):
+        case e.RunCancellation(by=by, why=why):
             return Outcome(row.id, row.status, by=by, why=why, root=root)

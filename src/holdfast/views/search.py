@@ -4,7 +4,7 @@ Terms are joined with AND, a comma means OR, and `-` excludes. A bare word is th
 A text in quotes, `text:`, `input:`, `result:`, `error:` and `state:` search what the runs contain (`content.py`), and
 `input.customer.id:42` a value in it.
 
-What a search costs is limited: by how many runs it looks at, and how long. One that is cut says so,
+The cost of a search is limited, by the number of runs it reads and by time. One that stops early reports it,
 and its cursor continues it.
 """
 
@@ -28,7 +28,7 @@ from holdfast.words.waiting import is_for_people
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
 READ_MIN: Final = 100
-"""So many runs are looked at in any case, so that a search of few runs is never cut on a slow machine."""
+"""So many runs are read in any case, so that a search of few runs never stops early on a slow machine."""
 READ_SECONDS: Final = 0.12
 """So long runs are looked at for one page, if the store cannot select by all terms."""
 PAGE: Final = 500

@@ -158,7 +158,7 @@ class Spans:
             self.rows.append(found)
         return found
 
-    def _call(self, seq: int, x: e.CallStarted | e.CallSucceeded | e.CallFailed) -> SpanRow:
+    def _call(self, seq: int, x: e.CallStarted | e.CallSucceeded | e.CallFailure) -> SpanRow:
         row = self._row(seq, x.branch, x.index, x.name)
         row.step, row.name = x.step, x.name
         row.args = x.args if x.args is not None else row.args
@@ -176,7 +176,7 @@ class Spans:
     def _succeeded(self, seq: int, time: int, x: e.CallSucceeded) -> None:
         self._finished(self._call(seq, x), "done", time, x.duration_us, x.attempt)
 
-    def _failed(self, seq: int, time: int, x: e.CallFailed) -> None:
+    def _failed(self, seq: int, time: int, x: e.CallFailure) -> None:
         row = self._call(seq, x)
         kind = "cut" if x.cut else "failed"
         self._finished(
@@ -283,14 +283,14 @@ class Spans:
         self.marks.append(Mark(seq, time, kind, " ".join(filter(None, said))))
 
 
-_LEAVES: Final = (e.RunSuspended, e.RunCompleted, e.RunFailed, e.RunCancelled, e.RunQuarantined)
+_LEAVES: Final = (e.RunSuspended, e.RunCompleted, e.RunFailure, e.RunCancellation, e.RunQuarantined)
 
 _TAKE: Final[dict[type[Event], Callable[[Spans, int, int, Any], None]]] = {
     e.RunCreated: Spans._created,
     e.LimitsChanged: Spans._limits,
     e.CallStarted: Spans._started,
     e.CallSucceeded: Spans._succeeded,
-    e.CallFailed: Spans._failed,
+    e.CallFailure: Spans._failed,
     e.CallDoubted: Spans._doubted,
     e.CallResolved: Spans._resolved,
     e.WaitBegan: Spans._wait_began,
@@ -299,7 +299,7 @@ _TAKE: Final[dict[type[Event], Callable[[Spans, int, int, Any], None]]] = {
     e.AnswerGiven: Spans._decided,
     e.RunRestarted: Spans._restarted,
     e.RunCompleted: Spans._ended,
-    e.RunCancelled: Spans._ended,
+    e.RunCancellation: Spans._ended,
 }
 
 _MARKS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.base import Store
 from holdfast.web import pages, signin
 from holdfast.web.api import routes as api
-from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, Limits, Server, TrustedProxy
+from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, ClientLimits, Server, TrustedProxy
 from holdfast.web.credentials import Credential, Credentials, default_file
 from holdfast.web.guard import Guard
 from holdfast.web.mounted import Make, Mounted
@@ -41,7 +41,7 @@ def create_app(
     read_only: bool = False,
     hosts: Iterable[str] = LOOPBACK,
     proxy: TrustedProxy | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ClientLimits = DEFAULT_LIMITS,
     mcp: Make | None = None,
 ) -> Starlette:
     """The application over a store: a `Holdfast`, a `Store`, or what `Holdfast(…)` takes.

@@ -1,6 +1,6 @@
 """What one server is: its store, its credentials, and what it allows. Handlers find it at `request.app.state.server`.
 
-The store is opened on first use: an application that is mounted in another one is not told when that starts.
+The store is opened on first use: an application that is mounted in another one is not notified when that starts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from starlette.requests import Request
 
 from holdfast.store.opening import open_store
 from holdfast.web.credentials import Credentials
-from holdfast.web.feed import Feed
+from holdfast.web.feed import LogFeed
 from holdfast.web.reader import RunReader
-from holdfast.web.sessions import Sessions
+from holdfast.web.sessions import WebSessions
 
 if TYPE_CHECKING:
     from holdfast.store.base import Store
@@ -42,7 +42,7 @@ class TrustedProxy:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What one client may use of a server."""
 
     body_bytes: int = 1024 * 1024
@@ -54,7 +54,7 @@ class Limits:
     streams: int = 1000
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = ClientLimits()
 
 
 @dataclass
@@ -67,15 +67,15 @@ class Server:
     hosts: tuple[str, ...] = LOOPBACK
     """The names under which it answers; `*` is any."""
     proxy: TrustedProxy | None = None
-    limits: Limits = DEFAULT_LIMITS
-    sessions: Sessions = field(default_factory=Sessions)
+    limits: ClientLimits = DEFAULT_LIMITS
+    sessions: WebSessions = field(default_factory=WebSessions)
     reader: RunReader = field(default_factory=RunReader)
 
     def __post_init__(self) -> None:
         self._mutex = threading.Lock()
         self._opened: Store | None = None
         self._threads: anyio.CapacityLimiter | None = None
-        self._feed: Feed | None = None
+        self._feed: LogFeed | None = None
 
     def store(self) -> Store:
         """The store. Blocks when it is opened."""
@@ -87,10 +87,10 @@ class Server:
             return self._opened
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> LogFeed:
         """Tells of new events, for all viewers."""
         if self._feed is None:
-            self._feed = Feed(self.store)
+            self._feed = LogFeed(self.store)
         return self._feed
 
     async def call(self, fn: Callable[[Store], R]) -> R:

@@ -36,7 +36,7 @@ class _Waiter:
         self.changed = asyncio.Event()
 
 
-class Feed:
+class LogFeed:
     """The watched logs of one store, on one event loop."""
 
     def __init__(self, store: Callable[[], Store]) -> None:

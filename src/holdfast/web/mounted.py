@@ -31,7 +31,7 @@ class RunningApp(Protocol):
 
 
 Make = Callable[[Server], RunningApp]
-"""Makes it; called in a thread, and may raise what is to be told to who asked."""
+"""Makes it; called in a thread. What it raises is reported to the caller."""
 
 
 class Mounted:

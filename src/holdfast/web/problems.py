@@ -27,5 +27,5 @@ def path_of(connection: HTTPConnection) -> str:
 
 
 def is_for_programs(connection: HTTPConnection) -> bool:
-    """Whether an error of this request is told as JSON."""
+    """Whether an error of this request is reported as JSON."""
     return path_of(connection).startswith((API_PATH, MCP_PATH))

@@ -22,7 +22,7 @@ LINK_SECONDS: Final = 15 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class WebSession:
     """A person who is signed in. `credential` is the digest of the token; empty for the one-time link of the server's
     own user, who needs no credential."""
 
@@ -32,13 +32,13 @@ class Session:
     ends_at: float
 
 
-class Sessions:
+class WebSessions:
     """The sessions and one-time links of one server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._open: dict[str, Session] = {}
-        self._links: dict[str, Session] = {}
+        self._open: dict[str, WebSession] = {}
+        self._links: dict[str, WebSession] = {}
         self._key = secrets.token_bytes(32)
 
     def open(self, name: str, role: Role, credential: str) -> str:
@@ -46,10 +46,10 @@ class Sessions:
         self._sweep()
         cookie = secrets.token_urlsafe(32)
         ends_at = self._clock() + SESSION_SECONDS
-        self._open[digest_of(cookie)] = Session(name, role, credential, ends_at)
+        self._open[digest_of(cookie)] = WebSession(name, role, credential, ends_at)
         return cookie
 
-    def find(self, cookie: str) -> Session | None:
+    def find(self, cookie: str) -> WebSession | None:
         found = self._open.get(digest_of(cookie))
         return found if found is not None and found.ends_at > self._clock() else None
 
@@ -61,10 +61,10 @@ class Sessions:
         """The secret of a link that signs in once."""
         secret = secrets.token_urlsafe(32)
         ends_at = self._clock() + LINK_SECONDS
-        self._links[digest_of(secret)] = Session(name, role, credential, ends_at)
+        self._links[digest_of(secret)] = WebSession(name, role, credential, ends_at)
         return secret
 
-    def follow(self, secret: str) -> Session | None:
+    def follow(self, secret: str) -> WebSession | None:
         """Whom a link signs in; it works once."""
         found = self._links.pop(digest_of(secret), None)
         return found if found is not None and found.ends_at > self._clock() else None

@@ -12,7 +12,7 @@ from holdfast.web.auth import cookie_name
 from holdfast.web.context import Server, server_of
 from holdfast.web.problems import problem_response
 from holdfast.web.rates import Rates
-from holdfast.web.sessions import SESSION_SECONDS, Session
+from holdfast.web.sessions import SESSION_SECONDS, WebSession
 
 
 def routes(server: Server) -> list[Route]:
@@ -31,7 +31,7 @@ def routes(server: Server) -> list[Route]:
         found = server.credentials.find(token)
         if found is None:
             return pages.login_page(request, message="This token is not valid.", status=401)
-        return _signed_in(request, Session(found.name, found.role, found.digest, 0.0))
+        return _signed_in(request, WebSession(found.name, found.role, found.digest, 0.0))
 
     async def follow(request: Request) -> Response:
         found = server.sessions.follow(request.path_params["secret"])
@@ -55,7 +55,7 @@ async def logout(request: Request) -> Response:
     return response
 
 
-def _signed_in(request: Request, who: Session) -> Response:
+def _signed_in(request: Request, who: WebSession) -> Response:
     cookie = server_of(request).sessions.open(who.name, who.role, who.credential)
     response = RedirectResponse(_target(request), 303)
     response.set_cookie(

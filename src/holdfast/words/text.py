@@ -1,7 +1,7 @@
 """Values and times as text for people.
 
-Data comes from agents, models and the internet: whatever in it could steer a terminal or hide text
-(control, bidirectional and invisible characters) is written as an escape that can be seen.
+Data comes from agents, models and the internet: any character in it that could control a terminal or hide text
+(control, bidirectional and invisible characters) is printed as a visible escape.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _completed(x: e.RunCompleted) -> Sentence:
     return Sentence("run", f"completed → {_value(x.result)}", "green")
 
 
-def _failed(x: e.RunFailed) -> Sentence:
+def _failed(x: e.RunFailure) -> Sentence:
     return Sentence("run", f"failed ({x.reason}): {_error(x.error)}", "red")
 
 
@@ -86,7 +86,7 @@ def _succeeded(x: e.CallSucceeded) -> Sentence:
     return Sentence(_call(x), f"done in {span(x.duration_us)} → {_value(x.result)}{lost}", "green")
 
 
-def _attempt_failed(x: e.CallFailed) -> Sentence:
+def _attempt_failed(x: e.CallFailure) -> Sentence:
     again = "" if x.retry_at is None else "; will be retried"
     colour = "red" if x.retry_at is None else "yellow"
     return Sentence(_call(x), f"attempt {x.attempt} failed: {_error(x.error)}{again}", colour)
@@ -158,8 +158,8 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.RunClaimed: lambda x: Sentence("run", f"claimed by {visible(x.worker)}", "cyan"),
     e.RunSuspended: _suspended,
     e.RunCompleted: _completed,
-    e.RunFailed: _failed,
-    e.RunCancelled: lambda x: Sentence("run", f"cancelled{_by(x)}", "red"),
+    e.RunFailure: _failed,
+    e.RunCancellation: lambda x: Sentence("run", f"cancelled{_by(x)}", "red"),
     e.RunReopened: lambda x: Sentence("person", f"resumed{_by(x)}"),
     e.StepsAccepted: lambda x: Sentence("person", f"new steps accepted{_by(x)}"),
     e.LimitsChanged: lambda x: Sentence("person", f"limits changed{_by(x)}: {_limits(x)}"),
@@ -171,7 +171,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.UndoStarted: lambda x: Sentence("run", f"undoing what it did: {visible(x.message)}", "yellow"),
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
-    e.CallFailed: _attempt_failed,
+    e.CallFailure: _attempt_failed,
     e.CallDoubted: _doubted,
     e.CallResolved: _resolved,
     e.CallEvidence: _evidence,

@@ -91,7 +91,7 @@ def phrases(waits: Sequence[WaitingFor]) -> str:
 
 
 def calls(run_id: str, x: WaitingFor, *, several: bool = False) -> list[str]:
-    """The Python calls with which the run continues; `several` requests of a kind are told apart by their ids."""
+    """The Python calls with which the run continues; `several` requests of a kind are distinguished by their ids."""
     run = repr(run_id)
     which = f", {x.request_id!r}" if several and x.request_id else ""
     if x.how:

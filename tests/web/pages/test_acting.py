@@ -253,7 +253,7 @@ def test_undo_names_the_calls_that_it_will_undo_and_a_worker_undoes_them(
     assert ["olga"] == [x.by for x in said(hf, "trip-1", e.UndoRequested)]
 
 
-def test_pause_resume_signal_cancel_fork_and_start_over_say_what_they_will_do_and_do_it(
+def test_pause_resume_signal_cancel_fork_and_start_over_announce_their_effect_and_have_it(
     browser, hf: Holdfast, base: str
 ) -> None:
     """Each from its button, through its own page, to the run's log."""
@@ -317,9 +317,7 @@ def test_the_inbox_announces_what_is_new_and_does_not_move(
         assert "1" == page.locator("#inbox-count").inner_text()
 
 
-def test_what_a_person_has_opened_stays_open_when_an_update_comes(
-    browser, hf: Holdfast, base: str
-) -> None:
+def test_an_opened_section_stays_open_after_an_update(browser, hf: Holdfast, base: str) -> None:
     """Morphing keeps open details, the panel and the focus."""
     hf.start(patient, id="patient-3")
     with working(hf), tab(browser, base, "viewer") as opened:

@@ -196,7 +196,7 @@ def test_a_search_from_the_address_bar_cannot_inject(browser, base: str) -> None
         assert page.locator(".notice").inner_text().startswith("<img")
 
 
-def test_a_page_is_live_although_a_script_of_it_comes_late(browser, base: str) -> None:
+def test_a_page_is_live_although_a_script_loads_late(browser, base: str) -> None:
     """htmx reads the page before its extension for streams is there."""
     with tab(browser, base) as opened:
         page, held = opened.page, []

@@ -337,7 +337,7 @@ def test_a_search_finds_by_status_agent_age_and_the_beginning_of_an_id(shown: Pa
     ("agent:a status:fine", "unknown status 'fine' at position 9"),
     ("since:soon", "takes an age such as"),
 ])  # fmt: skip
-def test_a_search_that_is_wrong_says_where(text: str, says: str) -> None:
+def test_an_invalid_search_is_refused_with_the_position_of_the_error(text: str, says: str) -> None:
     """The place, and what is known."""
     with pytest.raises(InvalidInput, match=re.escape(says)):
         parse(text)

@@ -49,8 +49,8 @@ class AnthropicModel(ClientModel):
     def _read_reply(self, answered: Any) -> Reply:
         return read_reply(answered, self.price)
 
-    def _pieces(self) -> Pieces:
-        return Pieces(self.price)
+    def _pieces(self) -> AnthropicStream:
+        return AnthropicStream(self.price)
 
 
 class AsyncAnthropicModel(AsyncClientModel, AnthropicModel):
@@ -113,7 +113,7 @@ _GROWS: Final = {
 """Which field of a block each kind of delta makes longer."""
 
 
-class Pieces:
+class AnthropicStream:
     """A reply that is streamed as events. Without its last event it is incomplete."""
 
     def __init__(self, price: Price | None) -> None:

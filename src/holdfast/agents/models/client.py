@@ -18,7 +18,7 @@ from holdfast.agents.models.failures import shown, translated
 from holdfast.errors import InvalidInput
 
 
-class Pieces(Protocol):
+class ReplyStream(Protocol):
     """An answer that comes in pieces."""
 
     def feed(self, piece: Any) -> str:
@@ -92,7 +92,7 @@ class ClientModel(ABC):
         """The complete answer as a Reply."""
 
     @abstractmethod
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> ReplyStream:
         """What gathers an answer that comes in pieces."""
 
     def answer(self, prompt: Prompt) -> Reply:

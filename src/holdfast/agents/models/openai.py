@@ -49,8 +49,8 @@ class OpenAIModel(ClientModel):
     def _read_reply(self, answered: Any) -> Reply:
         return read_reply(answered, self.price)
 
-    def _pieces(self) -> Pieces:
-        return Pieces(self.price)
+    def _pieces(self) -> OpenAIStream:
+        return OpenAIStream(self.price)
 
 
 class AsyncOpenAIModel(AsyncClientModel, OpenAIModel):
@@ -87,7 +87,7 @@ def _usage(used: Any, price: Price | None) -> Any:
     )
 
 
-class Pieces:
+class OpenAIStream:
     """A streamed reply. Without its end it is incomplete."""
 
     def __init__(self, price: Price | None) -> None:

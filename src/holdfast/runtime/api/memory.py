@@ -22,7 +22,7 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.api.recorder import Recorder
-from holdfast.runtime.declare.state_schema import Field
+from holdfast.runtime.declare.state_schema import StateField
 from holdfast.runtime.log.session import Session
 
 
@@ -31,7 +31,7 @@ class State:
 
     __slots__ = ("_fields", "_run")
 
-    def __init__(self, run: Recorder, fields: Mapping[str, Field]) -> None:
+    def __init__(self, run: Recorder, fields: Mapping[str, StateField]) -> None:
         """`fields` are those of the model that its agent declares, if it does."""
         object.__setattr__(self, "_run", run)
         object.__setattr__(self, "_fields", fields)

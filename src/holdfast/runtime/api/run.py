@@ -37,7 +37,7 @@ from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.call import requests
 from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.operations import Draw
-from holdfast.runtime.call.requests import Approval, Question, Request, Timer
+from holdfast.runtime.call.requests import Approval, Question, Timer, WaitCondition
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import wait_first
 from holdfast.runtime.declare.state_schema import fields_of
@@ -324,10 +324,10 @@ def _artifact_bytes(data: bytes | str | Any) -> tuple[str, bytes]:
 class Run(RunBase):
     """The run, as its agent (a sync function) sees it."""
 
-    def _wait(self, request: Request) -> e.WaitEnded:
+    def _wait(self, request: WaitCondition) -> e.WaitEnded:
         return self._first([request])[1]
 
-    def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
+    def _first(self, asked: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
         here = self._here
         first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, asked))
         return first
@@ -382,11 +382,11 @@ class Run(RunBase):
 class AsyncRun(RunBase):
     """The run, as its agent (an `async def`) sees it."""
 
-    async def _wait(self, request: Request) -> e.WaitEnded:
+    async def _wait(self, request: WaitCondition) -> e.WaitEnded:
         _, ended = await self._first([request])
         return ended
 
-    async def _first(self, asked: list[Request]) -> tuple[int, e.WaitEnded]:
+    async def _first(self, asked: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
         here = self._here
         first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
         return first

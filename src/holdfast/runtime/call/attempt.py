@@ -25,7 +25,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import record_cut
+from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
 from holdfast.runtime.call.gate import end_by_deadline, gate_again
 from holdfast.runtime.call.intent import record_intent
@@ -33,11 +33,11 @@ from holdfast.runtime.call.limits import within_limits
 from holdfast.runtime.call.match import replay
 from holdfast.runtime.call.operations import (
     CallRequest,
-    CutOff,
     Flow,
     HandOver,
     Invoke,
     Never,
+    TaskCancelled,
     TimeUp,
 )
 from holdfast.runtime.call.results import (
@@ -78,14 +78,14 @@ def _all_attempts(request: CallRequest, entry: Entry | None, approval: int | Non
         )
         gate_again(request)
     outcome = yield from _limited(request, number, step, approval, tries)
-    if isinstance(outcome, e.CallFailed):
+    if isinstance(outcome, e.CallFailure):
         return (yield from _tried(request, outcome, number, tries))
     return outcome
 
 
 def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[Any]:
     """What came of an attempt, and of those that follow it if it failed and others are due."""
-    while isinstance(outcome, e.CallFailed):
+    while isinstance(outcome, e.CallFailure):
         assert outcome.retry_at is not None  # a final failure has been raised
         yield from wait_until(
             request.session, request.place, outcome.retry_at, WaitingFor("retry", request.spec.name)
@@ -100,7 +100,7 @@ def _tried(request: CallRequest, outcome: Any, number: int, tries: int) -> Flow[
 def _limited(
     request: CallRequest, number: int, step: int, approval: int | None, tries: int
 ) -> Flow[Any]:
-    """An attempt, when there is room for it."""
+    """An attempt, once the limits of its tool allow it."""
     if not request.spec.is_limited:
         return _attempt(request, number, step, approval, tries)
     return within_limits(request, number, partial(_attempt, request, number, step, approval, tries))
@@ -157,13 +157,13 @@ def _attempt(
         if settled is not None:
             return (yield from replay(request, settled))
         return (yield from _failed(request, error, number, step, started, tries))
-    except CutOff as cut:
+    except TaskCancelled as cut:
         cut.began = cut.began or _may_have_happened(request, number)
         if cut.began:
             settled = yield from given_up(request, intent, number, str(cut))
             if settled is not None:
                 return (yield from replay(request, settled))
-        yield from record_cut(request, cut, number, step, started)
+        yield from record_cancelled(request, cut, number, step, started)
     result, receipt, blobs = receipt_of(request, raw, number, step, started)
     yield from _record_receipt(request, receipt, blobs)
     if receipt.unavailable:
@@ -309,7 +309,7 @@ def _hold_receipt(
 
 def _failed(
     request: CallRequest, error: Exception, number: int, step: int, started: int, tries: int
-) -> Flow[e.CallFailed]:
+) -> Flow[e.CallFailure]:
     """Record the failure; return it if another attempt is due, raise it if not."""
     spec, session = request.spec, request.session
     if isinstance(error, StoreError):

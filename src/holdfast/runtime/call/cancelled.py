@@ -1,8 +1,8 @@
 """A call that the agent's own code stopped waiting for: `asyncio.timeout`, a failed alternative, a lost race.
-(`waits.py` sees to waits that it gave up.)
+(For waits see `waits.py`.)
 
-Recorded, so that the code is told nothing else when it is replayed: the call gives no answer then either
-(`lines.py`). Whether a tool may have acted by then is the flow's question, asked before.
+It is recorded, so that a replay cancels the call at the same place (`lines.py`). Whether the tool may have acted by
+then is decided earlier, in `flow.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from holdfast.core import events as e
 from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo
 from holdfast.runtime.call.commit import commit, commit_outcome
-from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, Never
+from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Never, TaskCancelled
 from holdfast.runtime.call.results import failed_receipt
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
@@ -19,12 +19,12 @@ from holdfast.store.base import Store
 from holdfast.store.cancel import cancel_tree
 
 
-def record_cut(
-    request: CallRequest, cut: CutOff, number: int, step: int, started: int | None = None
+def record_cancelled(
+    request: CallRequest, cut: TaskCancelled, number: int, step: int, started: int | None = None
 ) -> Never:
-    """Record it, and tell the code. A child run that is no longer awaited is cancelled."""
+    """Record it, and raise the cancellation. A child run that is no longer awaited is cancelled too."""
     spec, session = request.spec, request.session
-    error = ErrorInfo("CutOff", str(cut), effect="" if cut.began and spec.has_intent else "none")
+    error = ErrorInfo("Cancelled", str(cut), effect="" if cut.began and spec.has_intent else "none")
     receipt = failed_receipt(
         request,
         error,
@@ -60,7 +60,7 @@ def cancel_child(request: CallRequest, step: int) -> Flow[BaseException | None]:
     while True:
         try:
             yield Invoke(session, ask_to_cancel, child, inside, False)
-        except CutOff as cut:
+        except TaskCancelled as cut:
             given_up = cut.cancelled
         else:
             return given_up

@@ -45,7 +45,7 @@ from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.base import RowChange
-from holdfast.store.outside import Act, act
+from holdfast.store.outside import RunUpdate, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -144,7 +144,7 @@ def _refuse(
 def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
     """We lost the run while the call was in progress; what we know may help the person who decides."""
     session = request.session
-    if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailed):
+    if not request.spec.has_intent or not isinstance(receipt, e.CallSucceeded | e.CallFailure):
         return
     done = isinstance(receipt, e.CallSucceeded)
     key = request.own_key or f"{session.run_id}:{receipt.step}:{request.spec.name}:{request.digest}"
@@ -159,12 +159,16 @@ def _leave_evidence(request: CallRequest, receipt: Event) -> Flow[None]:
         result=receipt.result
         if isinstance(receipt, e.CallSucceeded) and not receipt.result.blob
         else None,
-        error=receipt.error if isinstance(receipt, e.CallFailed) else None,
+        error=receipt.error if isinstance(receipt, e.CallFailure) else None,
     )
     inside = Inside(request.spec.name, request.spec.effect, session.run_id)
-    what = {"store": session.store, "run_id": session.run_id, "decide": lambda *_: Act([said])}
+    what = {
+        "store": session.store,
+        "run_id": session.run_id,
+        "decide": lambda *_: RunUpdate([said]),
+    }
     with contextlib.suppress(HoldfastError):
-        yield Invoke(session, act, what, inside, False)
+        yield Invoke(session, update_run, what, inside, False)
 
 
 def catch_up(session: Session) -> Flow[None]:

@@ -21,7 +21,6 @@ from holdfast.errors import NotDurable, StoreError, StoreUnavailable
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
-    CutOff,
     Flow,
     HandOver,
     Invoke,
@@ -30,6 +29,7 @@ from holdfast.runtime.call.operations import (
     Read,
     Replay,
     Sleep,
+    TaskCancelled,
     TimeUp,
     Write,
 )
@@ -80,7 +80,7 @@ async def drive_async(flow: Flow[T]) -> T:
     answer: Any = None
     error: BaseException | None = None
     cancelled: list[asyncio.CancelledError] = []
-    cut: CutOff | None = None
+    cut: TaskCancelled | None = None
     while True:
         try:
             effect = flow.send(answer) if error is None else flow.throw(error)
@@ -93,7 +93,7 @@ async def drive_async(flow: Flow[T]) -> T:
             if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
             raise
-        if isinstance(error, CutOff):
+        if isinstance(error, TaskCancelled):
             cut = error
         answer = error = None
         try:
@@ -131,7 +131,7 @@ def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = F
 
 def _cut_or_cancelled(cancelled: asyncio.CancelledError) -> BaseException:
     """In a branch, its own code stopped waiting; otherwise the executor of the run did."""
-    return cancelled if _current_line() is None else CutOff(cancelled, began=False)
+    return cancelled if _current_line() is None else TaskCancelled(cancelled, began=False)
 
 
 def _current_line() -> Line | None:
@@ -404,12 +404,12 @@ def classify_cancellation(session: Session, cancelled: asyncio.CancelledError) -
     task = asyncio.current_task()
     if task is None or not task.cancelling():
         return RuntimeError("CancelledError was raised, but the call was not cancelled")
-    return CutOff(cancelled, began=True)
+    return TaskCancelled(cancelled, began=True)
 
 
 @cache
 def _uncancelled() -> type[asyncio.Future[None]]:
-    """A future. A task that is cancelled while it awaits one is told when the future is done."""
+    """A future. A task that is cancelled while it awaits one gets the cancellation when the future is done."""
     import asyncio
 
     class Uncancelled(asyncio.Future[None]):

@@ -25,16 +25,16 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
-from holdfast.runtime.call.cancelled import record_cut
+from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.gate import gate, gate_again
 from holdfast.runtime.call.match import check_all_replayed, find, replay
 from holdfast.runtime.call.operations import (
     Begin,
     CallRequest,
-    CutOff,
     Flow,
     LookAgain,
     Never,
+    TaskCancelled,
 )
 from holdfast.runtime.call.recover import settle_doubt
 from holdfast.runtime.call.unanswered import given_up
@@ -132,7 +132,9 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             approved, approval = yield from ask_approval(request, entry, gated)
             gate_again(request)
         return (yield from make_attempts(approved, entry, approval))
-    except CutOff as cut:  # while it waited: for a person, between two attempts, for its turn
+    except (
+        TaskCancelled
+    ) as cut:  # while it waited: for a person, between two attempts, for its turn
         held = request.session.log.entry(*request.place)
         cut.began = held is not None and bool(held.attempts)
         yield from _give_up(request, cut, held)
@@ -142,7 +144,7 @@ def _begin(request: CallRequest, entry: Entry | None) -> Flow[None]:
     """Wait until the call may start. If the code gives it up before, that is recorded as for any other call."""
     try:
         yield Begin(request.session, request)
-    except CutOff as cut:
+    except TaskCancelled as cut:
         # An earlier attempt may have happened.
         cut.began = entry is not None and bool(entry.attempts)
         if entry is not None and entry.open_attempt:  # in another process
@@ -152,14 +154,14 @@ def _begin(request: CallRequest, entry: Entry | None) -> Flow[None]:
         yield from _give_up(request, cut, entry)
 
 
-def _give_up(request: CallRequest, cut: CutOff, entry: Entry | None) -> Never:
+def _give_up(request: CallRequest, cut: TaskCancelled, entry: Entry | None) -> Never:
     """Record that the code stopped waiting before an attempt: it ends the one that has no outcome, if any."""
     if entry is None:
-        yield from record_cut(request, cut, 1, 0)
+        yield from record_cancelled(request, cut, 1, 0)
         raise AssertionError("unreachable")
     has_outcome = any(failed.attempt == entry.attempts for failed in entry.failures)
     number = entry.attempts + 1 if has_outcome else max(1, entry.attempts)
-    yield from record_cut(request, cut, number, entry.step)
+    yield from record_cancelled(request, cut, number, entry.step)
     raise AssertionError("unreachable")
 
 

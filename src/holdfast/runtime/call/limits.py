@@ -1,8 +1,8 @@
-"""Waiting for room: calls that are limited in number or rate over all workers.
+"""Calls that are limited in number or rate across all workers.
 
-The limits are in the store (`Limits`), so that a fleet honours a provider's limit together. A call gets
-its seat and its turn before its intent is recorded: a crash between the two costs a turn, and nothing
-else. Near turns are waited for here; for far ones the run is suspended, with its turn kept.
+The limits are in the store (`SharedLimits`), so that all workers together honour a provider's limit. A call gets
+its seat and its turn before its intent is recorded: a crash between the two costs only a turn.
+A call waits here for a turn that is near; for a later one its run is suspended and keeps the turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUSPENDED_SECONDS: Final = (5.0, 15.0)
 
 
 def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow[Any]]) -> Flow[Any]:
-    """Make an attempt when there is room for it."""
+    """Make an attempt once the limits of its tool allow it."""
     session, spec = request.session, request.spec
     holder = f"{session.run_id}:{request.branch.path}:{request.index}:{number}"
     try:

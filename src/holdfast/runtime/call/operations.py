@@ -198,10 +198,10 @@ class LookAgain(Exception):
     """What a parked call was waiting for has come: it continues from what is recorded of it."""
 
 
-class CutOff(BaseException):
-    """The agent's own code has cancelled the task that makes this call; `cancelled` is how it is told.
+class TaskCancelled(BaseException):
+    """The agent's own code has cancelled the task that makes this call; `cancelled` is the exception to raise there.
 
-    Not raised when the run as a whole is ended from outside: then its code is not what stopped waiting.
+    Not raised if the whole run is ended from outside.
     """
 
     def __init__(self, cancelled: BaseException, *, began: bool) -> None:

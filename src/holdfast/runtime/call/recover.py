@@ -1,7 +1,7 @@
 """A call with an intent and no receipt: find out, repeat, or wait for a person.
 
 What the tool declared decides. Nothing here guesses: without a declaration that makes it safe, the run
-waits, and shows the call as in doubt.
+is suspended, and the call is shown as in doubt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from holdfast.core.events import ErrorInfo
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Woken
 from holdfast.runtime.call.commit import commit, park
-from holdfast.runtime.call.operations import CallRequest, CutOff, Flow, Invoke, LookAgain, Never
+from holdfast.runtime.call.operations import (
+    CallRequest,
+    Flow,
+    Invoke,
+    LookAgain,
+    Never,
+    TaskCancelled,
+)
 from holdfast.runtime.call.results import encoded, error_info, secrets_of
 from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.log.branches import Inside
@@ -82,7 +89,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]
         yield from doubt(
             request, intent.step, intent.attempt, f"its check failed: {info.type}: {info.message}"
         )
-    except CutOff:
+    except TaskCancelled:
         because = "the agent's code stopped waiting before its check returned"
         yield from doubt(request, intent.step, intent.attempt, because)
     if answer is None:

@@ -22,7 +22,7 @@ from holdfast.runtime.log.session import Session
 RequestKind = Literal["timer", "signal", "approval", "answer"]
 
 
-class Request(Struct, frozen=True):
+class WaitCondition(Struct, frozen=True):
     """What the code is waiting for."""
 
     wait: RequestKind
@@ -57,32 +57,32 @@ class Timer(Struct, frozen=True):
 # ── what is asked for ────────────────────────────────────────────────────────────────────────
 
 
-def timer(seconds: float) -> Request:
-    return Request("timer", seconds_us=microseconds(seconds, "run.sleep"))
+def timer(seconds: float) -> WaitCondition:
+    return WaitCondition("timer", seconds_us=microseconds(seconds, "run.sleep"))
 
 
-def signals(names: Sequence[Any], timeout: float | None) -> Request:
+def signals(names: Sequence[Any], timeout: float | None) -> WaitCondition:
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise InvalidInput("a signal needs a non-empty name")
     us = None if timeout is None else microseconds(timeout, "timeout")
-    return Request("signal", name=",".join(names), seconds_us=us, of=tuple(names))
+    return WaitCondition("signal", name=",".join(names), seconds_us=us, of=tuple(names))
 
 
-def approval(prompt: str, show: Any, timeout: float | None) -> Request:
+def approval(prompt: str, show: Any, timeout: float | None) -> WaitCondition:
     us = None if timeout is None else microseconds(timeout, "timeout")
     prompt = text(prompt, "run.approve: the prompt")
-    return Request("approval", name=prompt, seconds_us=us, show=show)
+    return WaitCondition("approval", name=prompt, seconds_us=us, show=show)
 
 
-def question(prompt: str, options: Iterable[str], timeout: float | None) -> Request:
+def question(prompt: str, options: Iterable[str], timeout: float | None) -> WaitCondition:
     us = None if timeout is None else microseconds(timeout, "timeout")
     prompt, options = text(prompt, "run.ask: the prompt"), texts(options, "run.ask: options")
-    return Request("answer", name=prompt, seconds_us=us, options=options)
+    return WaitCondition("answer", name=prompt, seconds_us=us, options=options)
 
 
 def any_of(
     waits: Sequence[str | Approval | Question | Timer], timeout: float | None
-) -> list[Request]:
+) -> list[WaitCondition]:
     """Each thing as its own request; signals are one request together."""
     names = [x for x in waits if isinstance(x, str)]
     if len(waits) == len(names):
@@ -117,7 +117,7 @@ def value_of(session: Session, ended: e.WaitEnded) -> Any:
 
 
 def choice_of(
-    session: Session, requests: list[Request], ended: tuple[int, e.WaitEnded]
+    session: Session, requests: list[WaitCondition], ended: tuple[int, e.WaitEnded]
 ) -> tuple[str, Any] | None:
     """Which of several came first, by its name, and what came with it; None when time was up."""
     number, end = ended
@@ -132,7 +132,7 @@ def choice_of(
     return name, _content(session, end.value)
 
 
-def _signal_name(session: Session, asked: Request, came: str) -> str:
+def _signal_name(session: Session, asked: WaitCondition, came: str) -> str:
     """The signal that came, by the name that the code is waiting for: a fork may have inherited it under a
     name with the id of the run that it was forked from."""
     lineage = session.journal.life.lineage

@@ -93,10 +93,10 @@ def failed_receipt(
     cut: bool = False,
     usage: Usage | None = None,
     forks_above: tuple[int, ...] = (),
-) -> e.CallFailed:
+) -> e.CallFailure:
     """The receipt of an attempt that failed; it holds the arguments where no intent does."""
     args, digest = (None, "") if has_intent else kept_args(request)
-    return e.CallFailed(
+    return e.CallFailure(
         branch=request.branch.path,
         index=request.index,
         forks=request.forks,
@@ -141,7 +141,7 @@ def result_lost(request: CallRequest, why: str, step: int) -> CallFailed:
 
 
 def secrets_of(request: CallRequest) -> set[str]:
-    """What must not be told: declared names, and values of secret types wherever they are."""
+    """What must not be recorded or shown: declared names, and values of secret types wherever they are."""
     session = request.session
     session.secrets.update(secrets_in(list(request.bound.values())))
     return session.secrets

@@ -1,4 +1,4 @@
-"""Suspend a run: nothing of it executes until something that it is waiting for comes.
+"""Suspend a run: none of its code executes until something that it is waiting for arrives.
 
 One rule for every wait. The suspension is one append that commits only if, in its transaction, the log still ends
 where it was read to, and the run was not woken since its children were looked at. Before it is sent, no open wait
@@ -34,7 +34,8 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
         paused = session.journal.life.paused is not None
         now = session.store.now()
         is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
-        times = [t for t in (*_wake_times(session, why), *ends(session)) if t is not None]
+        limits = () if session.ending else ends(session)  # which have done their work by then
+        times = [t for t in (*_wake_times(session, why), *limits) if t is not None]
         if is_over:
             times.append(now)
         due_at = None if paused else min(times, default=None)
@@ -76,12 +77,12 @@ def _refuse(session: Session) -> None:
 
 
 def _first(session: Session) -> Suspend:
-    """What people are told that the run is waiting for: its oldest open wait."""
+    """What people see that the run is waiting for: its oldest open wait."""
     return next(iter(session.suspensions.values()))
 
 
 def _all_waits(session: Session, why: Suspend) -> tuple[WaitingFor, ...]:
-    """All that branches of the run are waiting for; what people are told first comes first."""
+    """All that branches of the run are waiting for; what people see first comes first."""
     others = (x for one in session.suspensions.values() if one is not why for x in one.waits)
     return (*why.waits, *others)
 

@@ -1,7 +1,7 @@
-"""A call that was begun and whose outcome is unknown, while its run is alive: in time no answer came, the response
+"""A call that was started and whose outcome is unknown, while its run is executing: it timed out, its response
 was lost, or the code stopped waiting.
 
-What the tool declares decides, as after a crash (`recover.py`): its check is asked, its key allows another attempt,
+What the tool declares decides, as after a crash (`recover.py`): its check is called, its key allows another attempt,
 or the run is suspended until a person decides. Which errors leave the outcome unknown is `core/lost_response.py`.
 """
 

@@ -1,4 +1,4 @@
-"""Waits: for a time, a signal, a person. Each is two events, and between them the run costs a row.
+"""Waits: for a time, a signal, a person. Each is two events; between them, a suspended run costs only its row.
 
 A wait has a place in its branch like a call. What ends it is found in the log: a signal that came
 (even before the wait started), a decision, or time by the store's clock.
@@ -22,8 +22,16 @@ from holdfast.runtime.call.cancelled import forks_above
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import Begin, CodeRequest, CutOff, Flow, Park, Replay, Sleep
-from holdfast.runtime.call.requests import Request
+from holdfast.runtime.call.operations import (
+    Begin,
+    CodeRequest,
+    Flow,
+    Park,
+    Replay,
+    Sleep,
+    TaskCancelled,
+)
+from holdfast.runtime.call.requests import WaitCondition
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -33,7 +41,7 @@ from holdfast.words.waiting import suspended
 class WaitRequest(CodeRequest):
     """A wait for the first of several, as it was asked for."""
 
-    requests: Sequence[Request]
+    requests: Sequence[WaitCondition]
 
     @property
     def name(self) -> str:
@@ -52,7 +60,7 @@ class WaitRequest(CodeRequest):
         return "wait for " + " or ".join(f"{x.wait} {x.name!r}" for x in self.requests)
 
 
-def wait_first(branch: Branch, requests: Sequence[Request]) -> Flow[tuple[int, e.WaitEnded]]:
+def wait_first(branch: Branch, requests: Sequence[WaitCondition]) -> Flow[tuple[int, e.WaitEnded]]:
     """Wait for the first of several; returns its number and its end. The others end with it, as lost.
 
     All start in one commit and all end in one, so the log never holds half of a choice.
@@ -82,7 +90,7 @@ def _may_begin(
     """Wait until the wait may start. If the code gives it up before, one that had started is over."""
     try:
         yield Begin(session, attempted)
-    except CutOff as cut:
+    except TaskCancelled as cut:
         if begun:
             yield from _give_up(session, places, [_entry(session, at) for at in places])
         raise cut.cancelled from None
@@ -131,7 +139,7 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
                 yield Park(session, wait, _suspended(request, until))
             else:
                 yield Sleep(session, max(0, left) / MICROSECONDS)
-        except CutOff as cut:
+        except TaskCancelled as cut:
             yield from _give_up(session, places, entries)
             raise cut.cancelled from None
         session.check_lease()

@@ -17,7 +17,7 @@ from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
 
 
-class Field(Struct, frozen=True):
+class StateField(Struct, frozen=True):
     """One declared field."""
 
     codec: Codec
@@ -36,7 +36,7 @@ class Field(Struct, frozen=True):
         return found
 
 
-def fields_of(model: Any) -> dict[str, Field]:
+def fields_of(model: Any) -> dict[str, StateField]:
     """The fields of a model, or InvalidInput for anything else."""
     if model is None:
         return {}
@@ -49,7 +49,7 @@ def fields_of(model: Any) -> dict[str, Field]:
     hints = typing.get_type_hints(model, include_extras=True)
     if dataclasses.is_dataclass(model):
         return {
-            f.name: Field(Codec(hints[f.name]), _dataclass_default(f))
+            f.name: StateField(Codec(hints[f.name]), _dataclass_default(f))
             for f in dataclasses.fields(model)
         }
     struct: Any = model
@@ -57,7 +57,7 @@ def fields_of(model: Any) -> dict[str, Field]:
     names = struct.__struct_fields__[required:]
     defaults = dict(zip(names, struct.__struct_defaults__, strict=True))
     return {
-        name: Field(Codec(hints[name]), _plain_default(defaults.get(name)))
+        name: StateField(Codec(hints[name]), _plain_default(defaults.get(name)))
         for name in struct.__struct_fields__
     }
 
@@ -66,7 +66,7 @@ def _is_struct(model: type) -> bool:
     return hasattr(model, "__struct_fields__")
 
 
-def _pydantic_fields(model: Any) -> dict[str, Field]:
+def _pydantic_fields(model: Any) -> dict[str, StateField]:
     hints = typing.get_type_hints(model)
 
     def checks(name: str) -> Callable[[Any], object]:
@@ -74,7 +74,7 @@ def _pydantic_fields(model: Any) -> dict[str, Field]:
         return lambda value: validator.validate_assignment(model.model_construct(), name, value)
 
     return {
-        name: Field(
+        name: StateField(
             Codec(hints[name]),
             _plain_default(field.get_default(call_default_factory=True)),
             checks(name),

@@ -1,6 +1,6 @@
-"""Watch async runs that await something for long: were they cancelled, is their deadline past?
+"""Watch async runs that await something for long: were they cancelled, has their deadline passed?
 
-A run notices such things at its next call; one that awaits is cancelled at whatever it awaits. A child that is due
+A run notices both at its next call; one that awaits something is cancelled there. A child that is due
 and that no worker executes is executed by its parent, if that is in memory. Loops that are blocked are reported
 (`loop_watchdog.py`).
 

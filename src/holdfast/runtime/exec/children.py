@@ -40,7 +40,7 @@ from holdfast.runtime.log.lease import LeaseKeeper
 from holdfast.runtime.log.lineage import LiveRun
 from holdfast.runtime.log.session import Session
 from holdfast.store import cancel
-from holdfast.store.base import TERMINAL_STATUSES, RunRow, Wanted
+from holdfast.store.base import TERMINAL_STATUSES, ClaimFilter, RunRow
 from holdfast.store.process import is_held
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_waiting, waiting_for_override
@@ -92,19 +92,19 @@ class Children:
         self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
     ) -> Actions:
         args, by_name = spec.params.split(kwargs)
-        with self._seat(spec, child_id, above) as within:
-            claim = within is None
+        with self._seat(spec, child_id, above) as quota:
+            claim = quota is None
             made = yield Create(
                 self._claims.create(spec, child_id, by_name, args=args, above=above, claim=claim)
             )
             if isinstance(made, RunRow):
-                made = yield Block(partial(self._claim, made, spec, above, within))
+                made = yield Block(partial(self._claim, made, spec, above, quota))
             if isinstance(made, ClaimedRun):
                 return (yield Execute(made))
         return (yield Block(partial(self._result_of, made, spec, above)))
 
     def _claim(
-        self, row: RunRow, spec: AgentSpec, above: Session, within: Wanted | None
+        self, row: RunRow, spec: AgentSpec, above: Session, quota: ClaimFilter | None
     ) -> ClaimedRun | RunRow:
         """A child that may not be resumed holds its parent until a person has overridden that."""
         if row.status in TERMINAL_STATUSES:
@@ -114,15 +114,15 @@ class Children:
         except NotResumable as refused:
             waiting = waiting_for_override(refused)
             raise run_waiting(row.id, waiting) from None
-        return replace(self._claims.claim(row, spec, within), above=above)
+        return replace(self._claims.claim(row, spec, quota), above=above)
 
     @contextlib.contextmanager
-    def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[Wanted | None]:
-        """The room that a child of a limited agent (`max_running`) has while it executes in its parent's call.
+    def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[ClaimFilter | None]:
+        """The quota under which a child of a limited agent (`max_running`) executes in its parent's call.
 
-        It needs a seat of its own. But the nearest run above it of the same agent, which waits for it, lends
+        It needs a seat of its own. But the nearest run above it of the same agent, which is waiting for it, lends
         its seat to one child at a time: so an agent that calls itself makes progress with `max_running=1`. A child
-        that finds no room is left to workers, and its parent is suspended, which frees the parent's seat.
+        that gets no seat is left to workers, and its parent is suspended, which frees the parent's seat.
         """
         if spec.max_running is None:
             yield None
@@ -137,7 +137,7 @@ class Children:
             held = [run.lineage for run in self._leases.sessions()]
             lent = sum(x.agent == spec.name and bool(x.seat_lent_to) for x in held)
         try:
-            yield Wanted(spec.name, spec.version, spec.max_running + lent)
+            yield ClaimFilter(spec.name, spec.version, spec.max_running + lent)
         finally:
             if lender is not None:
                 lender.lineage.seat_lent_to = ""

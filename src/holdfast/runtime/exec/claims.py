@@ -25,7 +25,7 @@ from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session
-from holdfast.store.base import Creation, Filter, NewRun, RunRow, Store, Wanted
+from holdfast.store.base import ClaimFilter, Creation, Filter, NewRun, RunRow, Store
 from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, worker_name
 from holdfast.waiting import WaitingFor
@@ -158,8 +158,8 @@ class Claims:
 
         return PendingRun(self, creation, claimed)
 
-    def claim(self, row: RunRow, spec: AgentSpec, within: Wanted | None = None) -> ClaimedRun:
-        """Claim a run that has not ended, or raise why that is impossible. With `within`, only if there is
+    def claim(self, row: RunRow, spec: AgentSpec, quota: ClaimFilter | None = None) -> ClaimedRun:
+        """Claim a run that has not ended, or raise why that is impossible. With `quota`, only if there is
         room for it."""
         if row.status == "paused":
             raise run_waiting(row.id, WaitingFor("resume"))
@@ -167,24 +167,24 @@ class Claims:
             raise run_waiting(row.id, *_reasons(self.store, row))
         requested_at = elapsed()
         claim = partial(
-            self.store.claim, row.id, worker=self.worker, lease_us=self.lease_us, within=within
+            self.store.claim, row.id, worker=self.worker, lease_us=self.lease_us, quota=quota
         )
         claimed = claim()
         now = self.store.get(row.id) if claimed is None else None
         if now is not None and self._release_if_dead(now):
             claimed = claim()
         if claimed is None:
-            if within is not None and now is not None and not now.is_live(self.store.now()):
+            if quota is not None and now is not None and not now.is_live(self.store.now()):
                 room = WaitingFor("room", spec.name, limit=spec.max_running or 0)
                 raise run_waiting(row.id, room)
             owner = now.owner if now else "another worker"
-            raise run_busy(row.id, owner, f"hf.result({row.id!r}) waits for its end")
+            raise run_busy(row.id, owner, f"hf.result({row.id!r}) blocks until it ends")
         return ClaimedRun(claimed, spec, requested_at)
 
     def claim_due(
         self,
         agents: Mapping[str, AgentSpec],
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         *,
         limit: int,
         exclude: Sequence[str],
@@ -201,10 +201,10 @@ class Claims:
         return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]
 
     def claim_within_limits(self, row: RunRow, spec: AgentSpec) -> ClaimedRun | None:
-        """Claim a run as a worker would: if there is room for it. None if that is impossible."""
-        within = Wanted(spec.name, spec.version, spec.max_running)
+        """Claim a run as a worker would: within the limits of its agent. None if that is impossible."""
+        quota = ClaimFilter(spec.name, spec.version, spec.max_running)
         with contextlib.suppress(RunWaiting):
-            return replace(self.claim(row, spec, within), unchecked=True)
+            return replace(self.claim(row, spec, quota), unchecked=True)
         return None
 
     def release(self, claimed: object) -> None:

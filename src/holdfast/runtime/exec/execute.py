@@ -167,13 +167,22 @@ def _settle(
 
 
 def _ended_otherwise(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
-    """Settle a run whose code did not return. Taking back what it did may have to wait, or fail."""
+    """Settle a run whose code did not return. The run may be lost while that is recorded."""
+    try:
+        yield from _undone_or_waiting(session, spec, error)
+    except Abandon as abandon:
+        try:
+            yield from _abandoned(session, abandon.cause)
+        except Abandon as lost:
+            raise lost.cause from None
+
+
+def _undone_or_waiting(session: Session, spec: AgentSpec, error: BaseException) -> Flow[None]:
+    """Undoing what the run did may have to wait, or fail."""
     try:
         yield from _unwound(session, spec, error)
     except Suspend as doubt:
         yield from _suspended(session, doubt)
-    except Abandon as abandon:
-        yield from _abandoned(session, abandon.cause)
     except CallFailed as undo:
         yield from _settle_failure(session, undo)
 
@@ -210,10 +219,10 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
         by, why = (request.by, request.why) if request else ("", "")
         if journal.life.undo is not None:
             why = "undone" + (f": {why}" if why else "")
-        yield from _settle(session, e.RunCancelled(by=by, why=why), "cancelled")
+        yield from _settle(session, e.RunCancellation(by=by, why=why), "cancelled")
         raise cancelled_error(session.run_id, by, why)
     info = ErrorInfo(type=signal.reason, message=signal.message)
-    yield from _settle(session, e.RunFailed(error=info, reason=signal.reason), "failed")
+    yield from _settle(session, e.RunFailure(error=info, reason=signal.reason), "failed")
     parent = "" if journal.life.created is None else journal.life.created.parent
     root = root_of(session.run_id, parent)
     raise outcome_error(session.run_id, signal.reason, signal.reason, signal.message, root)
@@ -281,7 +290,7 @@ def _failed(session: Session, spec: AgentSpec, error: Exception) -> Flow[None]:
 def _settle_failure(session: Session, error: Exception) -> Flow[None]:
     step, *also = failed_steps(error) or [0]
     info = error_info(error, session.secrets)
-    yield from _settle(session, e.RunFailed(error=info, step=step, also=tuple(also)), "failed")
+    yield from _settle(session, e.RunFailure(error=info, step=step, also=tuple(also)), "failed")
     raise RunFailed(session.run_id, info.type, info.message) from error
 
 

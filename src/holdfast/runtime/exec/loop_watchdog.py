@@ -1,10 +1,10 @@
-"""Notice event loops that stand still because code on them blocks, and say whose code it is.
+"""Detect event loops that are blocked by code that runs on them, and report whose code it is.
 
 Nothing is lost by it (`lease.py` has its own thread), but no other run on that loop continues, and
-the reason would be invisible. A loop is asked now and then to call back; while it does not, the thread that it
-runs in shows what it is doing. It costs a callback for each loop and look, and nothing for a call.
+the reason would be invisible. A loop is asked regularly to call back; while it does not, the stack of its
+thread shows what it is doing. This costs one callback per loop and check, and nothing per call.
 
-Not here: who looks, and when (`cancel_watcher.py`).
+Not here: the thread that checks (`cancel_watcher.py`).
 """
 
 from __future__ import annotations

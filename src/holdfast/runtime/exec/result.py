@@ -20,8 +20,8 @@ def result_of(store: Store, row: RunRow, spec: AgentSpec | None = None) -> Any:
         case e.RunCompleted():
             data = read_value(store, row.id, event.result, seq=record.seq)
             return spec.result.decode(data) if spec else values.decode(data)
-        case e.RunFailed():
+        case e.RunFailure():
             root, error = log.root_of(row.id, row.parent), event.error
             raise outcome_error(row.id, event.reason, error.type, error.message, root)
-        case e.RunCancelled():
+        case e.RunCancellation():
             raise cancelled_error(row.id, event.by, event.why)

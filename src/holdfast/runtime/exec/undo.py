@@ -1,6 +1,6 @@
 """Compensation: undo what a run did, newest first, each undo a durable call of its own.
 
-A call in doubt is resolved first, never guessed. What was undone is in the log, so a crash in the
+A call in doubt is resolved first, by the check of its tool or by a person, never guessed. What was undone is in the log, so a crash in the
 middle continues with the next one.
 """
 
@@ -11,19 +11,22 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from holdfast.core import events as e
 from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
-from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.call.match import intent_of_this_run
+from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Read
+from holdfast.runtime.call.recover import ask_check
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.params import Params
@@ -31,7 +34,7 @@ from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.outside import Act, act
+from holdfast.store.outside import RunUpdate, update_run
 from holdfast.store.pages import everything
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
@@ -40,16 +43,7 @@ from holdfast.words.waiting import suspended
 def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[None]:
     """Undo every finished call that says how, in reverse order. `because` is recorded with the first of them."""
     session.log.read_all()
-    known = fold(RunState(), session.store.read(session.run_id))
-    doubtful = [c for c in known.calls if c.status in ("in_doubt", "running") and c.branch != UNDO]
-    acting = [c for c in doubtful if c.may_be_in_doubt]
-    if acting:
-        first = acting[0]
-        at = (first.branch, first.index)
-        session.waits.clear()
-        session.waits[at] = OpenWait(at, "decision")
-        waiting = WaitingFor("decision", first.name, request_id=first.id, step=first.step)
-        raise suspended(session.run_id, waiting)
+    known = yield from _without_doubt(session)
     branch = Branch(session, UNDO)
     done = [c for c in known.calls if c.undoable and _did_something(c) and c.branch != UNDO]
     done = [c for c in done if c.index >= 0 or not c.undone]  # a negative index: before a rerun
@@ -59,6 +53,46 @@ def compensate(session: Session, because: e.UndoStarted | None = None) -> Flow[N
     for finished in sorted(done, key=lambda c: c.step, reverse=True):
         spec, args = _undo_call(session, finished)
         yield from call(branch, spec, args, undoes=finished.step)
+
+
+def _without_doubt(session: Session) -> Flow[RunState]:
+    """The run's state when no call is in doubt: a tool's own check is asked first, then a person."""
+    asked = False
+    while True:
+        records: list[Record] = yield Read(session, partial(session.store.read, session.run_id))
+        known = fold(RunState(), records)
+        unsettled = [c for c in known.calls if c.status in UNSETTLED and c.branch != UNDO]
+        doubtful = [c for c in unsettled if c.may_be_in_doubt]
+        if not doubtful:
+            return known
+        if asked:
+            _wait_for_decision(session, doubtful[0])
+        for each in doubtful:
+            yield from _ask_check(session, each)
+        asked = True
+
+
+def _ask_check(session: Session, doubtful: Call) -> Flow[None]:
+    """Ask the check of the tool whether this call happened, if it has one."""
+    entry = session.log.entry(doubtful.branch, doubtful.index)
+    intent = None if entry is None else intent_of_this_run(session, entry)
+    spec = session.specs.get(doubtful.name)
+    if intent is None or spec is None or spec.effect != Effect.CHECKED:
+        return
+    if spec.version == intent.tool_version:
+        args = session.unwrap(intent.args)
+        branch = Branch(session, doubtful.branch)
+        bound = spec.decode_args(args)
+        request = CallRequest(branch, doubtful.index, intent.forks, 1, spec, bound, args)
+        yield from ask_check(request, intent)
+
+
+def _wait_for_decision(session: Session, doubtful: Call) -> NoReturn:
+    at = (doubtful.branch, doubtful.index)
+    session.waits.clear()
+    session.waits[at] = OpenWait(at, "decision")
+    waiting = WaitingFor("decision", doubtful.name, request_id=doubtful.id, step=doubtful.step)
+    raise suspended(session.run_id, waiting)
 
 
 def _register_calls(session: Session, names: set[str]) -> Flow[None]:
@@ -83,17 +117,17 @@ def ask_to_undo(store: Store, run_id: str) -> RunRow | None:
         records[:] = everything(store, run_id)
         return records
 
-    def decide(state: RunState, row: RunRow) -> Act:
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
         nonlocal needed
         ended = row.status in TERMINAL_STATUSES
         needed = not ended or any(c.undoable and not c.undone for c in state.calls)
         if not needed or (not ended and any(r.kind == e.UndoRequested.kind for r in records)):
-            return Act()
+            return RunUpdate()
         request = e.UndoRequested(why="its parent is undone")
-        return Act([request], RowChange("pending", store.now()))
+        return RunUpdate([request], RowChange("pending", store.now()))
 
     with contextlib.suppress(NoSuchRun):
-        act(store, run_id, decide, reads)
+        update_run(store, run_id, decide, reads)
     return store.get(run_id) if needed else None
 
 

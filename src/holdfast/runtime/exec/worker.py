@@ -42,7 +42,7 @@ from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.engine import Engine
 from holdfast.runtime.exec.schedules import fire_due
 from holdfast.runtime.log.clock import elapsed
-from holdfast.store.base import RunRow, Wanted
+from holdfast.store.base import ClaimFilter, RunRow
 
 IDLE_SECONDS: Final = 30.0
 """How long one wait for something to do lasts at most; the store polls meanwhile."""
@@ -140,14 +140,14 @@ class Worker:
     # ── one iteration ────────────────────────────────────────────────────────────────────
 
     def _iterate(self, *, once: bool) -> bool:
-        """Claim what there is room for, or wait; False if there is nothing to wait for."""
+        """Claim as many runs as there are free slots, or wait; False if there is nothing to wait for."""
         self._recover()
         self._release_dead()
         self._register()
         fired = self._fire_schedules()
         busy = len(self._busy)  # before the claim: what ends after it may leave something due
         room = self._concurrency - busy
-        if room <= 0:  # schedules are still due, and others may have room for their runs
+        if room <= 0:  # schedules are still due, and other workers may have free slots
             until_fire = self._fire_at - elapsed()
             self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True
@@ -181,7 +181,7 @@ class Worker:
             register(self._engine.store, known)
             self._registered = known
 
-    def _wait_for_more(self, wanted: list[Wanted]) -> None:
+    def _wait_for_more(self, wanted: list[ClaimFilter]) -> None:
         # No wake-up comes when another worker claims a run, or when it dies: look within half a lease.
         timeout = min(IDLE_SECONDS, self._engine.options.lease_seconds / 2)
         due = self._engine.store.wait_due(wanted, timeout=timeout, stop_when=lambda: self._stopping)
@@ -204,9 +204,9 @@ class Worker:
     def _known(self) -> dict[str, AgentSpec]:
         return self._engine.agents if self._agents is None else self._agents
 
-    def _wanted(self) -> list[Wanted]:
+    def _wanted(self) -> list[ClaimFilter]:
         return [
-            Wanted(spec.name, version, spec.max_running)
+            ClaimFilter(spec.name, version, spec.max_running)
             for spec in list(self._known().values())
             for version in dict.fromkeys((spec.version, *spec.continues))
         ]
@@ -224,7 +224,7 @@ class Worker:
             self._release_at = elapsed() + self._engine.options.lease_seconds / 3
             self._engine.claims.release_dead()
 
-    def _report_unknown(self, wanted: list[Wanted]) -> None:
+    def _report_unknown(self, wanted: list[ClaimFilter]) -> None:
         """Report, once for each kind, what is due and not for us."""
         if elapsed() < self._report_unknown_at:
             return

@@ -1,7 +1,7 @@
 """One task of an async agent, watched: what it is doing, and when it is blocked.
 
-Whether the code is blocked is seen from what its coroutines await. What one task tells another passes through a few
-callbacks of the event loop; `HOPS` is how many turns of the loop it may take.
+Whether the code is blocked is seen from what its coroutines await. A notification from one task to another passes through a few
+callbacks of the event loop; `HOPS` is how many iterations of the loop that may take.
 
 Not here: the order in which the lines of a run continue (`turns.py`), all of them together (`lines.py`).
 """
@@ -27,7 +27,7 @@ _JOINS: Final = _GROUPS | {"_wait", "wait", "wait_for", "_wait_for_one"}
 
 
 class LineBranch(Protocol):
-    """What is asked of a branch: how many calls it has made, and whether it was told that one failed."""
+    """What a line reads of its branch: how many calls it has made, and whether its code has seen one fail."""
 
     path: str
     index: int
@@ -38,7 +38,7 @@ class LineBranch(Protocol):
 
 
 class LineEnds(Protocol):
-    """What is told that a line has stopped, when the run is about to end here: `Leaving` is one."""
+    """What is notified that a line has stopped, when the run is about to end here: `Leaving` is one."""
 
     def notify(self) -> None: ...
     def stop_agent(self) -> None: ...

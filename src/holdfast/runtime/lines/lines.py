@@ -86,7 +86,7 @@ class Lines:
     def failed_with(self, error: CallFailed) -> tuple[int, ...]:
         """Steps that ended other tasks, after whose start the code has called nothing more.
 
-        Code that awaits several at once is told of one failure; resumed, it should not have to fail
+        Code that awaits several calls at once sees one failure; after a resume, it should not have to fail
         once for each. Where it continued after a failure, that failure is part of what it did.
         """
         told = [task.exception() for task, parent, at in self._perhaps_failed if parent.index == at]
@@ -161,7 +161,7 @@ class Lines:
 
     @property
     def has_hops(self) -> bool:
-        """Whether something that one line told another may still be on its way."""
+        """Whether a notification from one line to another may not have arrived yet."""
         return self._hops > 0
 
     @property

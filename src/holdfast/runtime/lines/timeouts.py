@@ -1,7 +1,7 @@
 """Timeouts of the agent's code (`asyncio.timeout`): which have fired, and which of them is in the log.
 
-A timeout cancels its line when there is no outcome to hand over. It is recorded, and comes at the same place among the
-outcomes again. A replay is faster, so that another one of several timeouts may fire first: each has a name.
+A timeout cancels its line when no outcome is ready for the code. It is recorded, so that a replay fires it at the same
+place among the outcomes. A replay is faster, and another one of several timeouts could fire first: so each is identified.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Timeouts:
         self._began_at = session.store.now()
         self._names: WeakKeyDictionary[asyncio.Timeout, TimeoutName] = WeakKeyDictionary()
         self.fired: list[FiredTimeout] = []
-        """Those that have fired, and whose lines have not been told."""
+        """Those that have fired, and whose lines have not been cancelled yet."""
 
     def enter(self, line: Line, timeout: asyncio.Timeout) -> None:
         """The code of a line enters a timeout."""
@@ -62,7 +62,7 @@ class Timeouts:
         line.last_timeout = self._names[timeout] = TimeoutName(index, number)
 
     def forget(self, timeout: asyncio.Timeout) -> bool:
-        """The code is past a timeout that has fired: whether its line had not been told of it yet."""
+        """The code has left a timeout that has fired: whether its line had not been cancelled yet."""
         left = [x for x in self.fired if x.timeout is not timeout]
         is_known, self.fired = len(left) < len(self.fired), left
         return is_known

@@ -105,7 +105,7 @@ class Turn:
         self.seq = seq
 
     def drop(self) -> None:
-        """There is no outcome: its batch has failed."""
+        """It has no outcome: its batch has failed."""
         self.turns.drop(self)
 
 

@@ -1,4 +1,4 @@
-"""When the code does not ask for what is recorded: how long to wait for it, and when it is other code.
+"""When the code does not ask for what is recorded: how long to wait, and when the code has diverged.
 
 Code that awaits something of its own (a timer) may still come to it. Not here: whose turn it is (`turns.py`).
 """

@@ -43,7 +43,7 @@ class Branch(Struct):
     waiting: Suspend | None = None
     """What this branch, or one that was started from it, has to wait for."""
     call_failed: bool = False
-    """Whether the code of this branch has been told of a call that failed."""
+    """Whether the code of this branch has seen a call fail."""
 
     def take(self, count: int = 1) -> int:
         """The position of the call that is being made now, or the first of several waits."""

@@ -1,7 +1,7 @@
 """Wait for events of many runs in one thread, for callers on an event loop.
 
-A thread for each of a thousand requests that wait for a result would be a thousand threads that poll. Here one thread asks
-for the ends of all these logs in one query, when something has changed and now and then; it ends when no caller is waiting.
+A thread for each of a thousand requests that wait for a result would be a thousand threads that poll. Here one thread reads
+the ends of all these logs in one query, after a change and at intervals; it ends when no caller is waiting.
 """
 
 from __future__ import annotations

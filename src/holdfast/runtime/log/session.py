@@ -150,7 +150,7 @@ class Session:
                 feed_answered(self.journal, event)
                 if event.usage is not None:
                     self.view.usage_is_at(event, seq)
-            elif isinstance(event, e.CallFailed) and event.retry_at is None:
+            elif isinstance(event, e.CallFailure) and event.retry_at is None:
                 feed_answered(self.journal, event)
             elif isinstance(event, e.IterationEnded):
                 iterated(self.journal, seq, event)
@@ -277,8 +277,8 @@ class Session:
         return signal
 
     def lose(self, signal: BaseException) -> None:
-        """This process no longer owns the run. Code that awaits something other than a call is not told: it is
-        ended when the calls under way have come to their end. From any thread."""
+        """This process no longer owns the run. Code that awaits something other than a call is not interrupted: it is
+        ended when the calls in progress have ended. Callable from any thread."""
         self.stop(signal)
         self.lost = signal
         if self.lines is not None:

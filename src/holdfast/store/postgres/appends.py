@@ -1,12 +1,12 @@
-"""Appending to logs in PostgreSQL: the one part of the store where speed and certainty meet.
+"""Appending to logs in PostgreSQL, in batches.
 
 Appends of concurrent runs share one statement, which checks every fence and writes every event or
 none (`append_events` in `sql/postgres`). If one does not fit, it is taken out and the others are
 sent again.
 
-An append whose answer was lost is sent again too. That is safe because it says where the log must
-end: if the first one was committed, the second does not fit, and the hash that is in its place
-tells that it is ours. The second is waiting for the first one's locks, so the first is over by then.
+An append whose response was lost is sent again too. That is safe because an append names the expected end
+of the log: if the first one was committed, the second does not fit, and the hash at that position
+shows that it is ours. The second waits for the locks of the first, so the first has ended by then.
 
 Not here: how batches form (`group.py`), the rule of the fence (`fence.py`), lost connections
 (`connections.py`).
@@ -181,7 +181,7 @@ class Appends:
                 fences.append(-1 if work.epoch is None else work.epoch)
                 afters.append(work.after)
                 befores.append(work.before)
-            # Others are told of what they may be waiting for; a worker's plain step is not that.
+            # Waiters are notified of what they may be waiting for; a worker's plain step is not that.
             if work.epoch is None or work.change is not None:
                 notes.append(work.run_id)
             places += [place] * len(work.records)

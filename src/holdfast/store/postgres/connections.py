@@ -7,7 +7,7 @@ first attempt may have been carried out (`unsure`). Only the function knows how 
 Nothing here relies on a session: behind a pooler two transactions may meet two servers. So there
 are no prepared statements, no session locks, and every setting ends with its transaction.
 
-Not here: what is stored, and how (`postgres.py`).
+Not here: what is stored, and how (`store.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Creating runs in PostgreSQL: a batch of them in one transaction and one round trip.
 
-A run that was there already is found; so is one that we created ourselves, when the answer was lost.
+A run that exists already is returned; so is one that we created ourselves, if the response was lost.
 
 Not here: what may be created (`checks.py`), whether what is there was meant (`base.Creation`), how
 batches form (`group.py`).

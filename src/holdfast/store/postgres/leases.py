@@ -1,4 +1,4 @@
-"""Claims and leases in PostgreSQL. A claim whose answer was lost is found again by its token.
+"""Claims and leases in PostgreSQL. A claim whose response was lost is found again by its token.
 
 Leases are renewed over a connection of their own, so that nothing else in this process can delay that.
 """
@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
-from holdfast.store.base import MICROSECONDS, NO_PROGRESS, RunRow, Wanted
+from holdfast.store.base import MICROSECONDS, NO_PROGRESS, ClaimFilter, RunRow
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
 from holdfast.store.postgres.timeline import Shared
 
@@ -30,10 +30,10 @@ class Leases:
         self._link.close()
 
     def claim(
-        self, run_id: str, worker: str, lease_us: int, within: Wanted | None
+        self, run_id: str, worker: str, lease_us: int, quota: ClaimFilter | None
     ) -> RunRow | None:
         """See `base.Store.claim`."""
-        max_running = -1 if within is None or within.max_running is None else within.max_running
+        max_running = -1 if quota is None or quota.max_running is None else quota.max_running
         params = {
             "id": run_id,
             "worker": worker,
@@ -45,14 +45,14 @@ class Leases:
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
-            if within is None or max_running < 0:
+            if quota is None or max_running < 0:
                 found = db.change(self._q["claim"], params)
                 return found or (db.rows(self._q["claimed_by"], params) if unsure else [])
             if unsure and (found := db.rows(self._q["claimed_by"], params)):
                 return found
             with db.pipeline():
                 db.begin()
-                names = (f"{self._schema} agent", [within.agent])
+                names = (f"{self._schema} agent", [quota.agent])
                 db.execute(self._q["lock_names"], names)
                 done = db.execute(self._q["claim"], params)
                 db.execute("COMMIT")
@@ -68,7 +68,7 @@ class Leases:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str],
     ) -> list[RunRow]:
         """See `base.Store.claim_due`."""
@@ -148,7 +148,7 @@ class Leases:
         return freed
 
 
-def columns_of(wanted: Sequence[Wanted]) -> dict[str, list[str]]:
+def columns_of(wanted: Sequence[ClaimFilter]) -> dict[str, list[str]]:
     return {
         "agents": [one.agent for one in wanted],
         "versions": [one.code_version for one in wanted],

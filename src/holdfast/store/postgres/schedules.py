@@ -1,10 +1,10 @@
 """What a fleet shares in PostgreSQL next to its runs: registered agents, schedules and limits.
 
-Those who count and then take lock the limit's name first, in the same transaction, by an advisory lock
-that ends with it (so it works behind a transaction pooler). What was tried and not answered may be tried
-again: at worst a turn is lost, never one too many used.
+A transaction that counts before it takes a seat or turn locks the limit's name first, with an advisory lock
+that ends with it (so it works behind a transaction pooler). An attempt without a response may be
+repeated: at worst a turn is lost, and a limit is never exceeded.
 
-Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
+Not here: when a schedule is due (`core/cron.py`), how callers wait for a limit (`runtime`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.store.postgres.connections import Connection
 T = TypeVar("T")
 
 
-class Run(Protocol):
+class ConnectionRunner(Protocol):
     """Do work on some connection of the store's pool; see `link.Link.run`."""
 
     def __call__(self, work: Callable[[Connection, bool], T], *, write: bool = True) -> T: ...
@@ -28,7 +28,7 @@ class Run(Protocol):
 class PostgresAgents:
     """See `base.Agents`."""
 
-    def __init__(self, run: Run, queries: dict[str, str]) -> None:
+    def __init__(self, run: ConnectionRunner, queries: dict[str, str]) -> None:
         self._run, self._q = run, queries
 
     def register(self, agents: Sequence[RegisteredAgent]) -> None:
@@ -57,7 +57,7 @@ class PostgresSchedules:
 
     def __init__(
         self,
-        run: Run,
+        run: ConnectionRunner,
         queries: dict[str, str],
         fixed_now: Callable[[], int | None],
         changed: Callable[[], None],
@@ -101,10 +101,14 @@ class PostgresSchedules:
 
 
 class PostgresLimits:
-    """See `base.Limits`."""
+    """See `base.SharedLimits`."""
 
     def __init__(
-        self, run: Run, queries: dict[str, str], fixed_now: Callable[[], int | None], space: str
+        self,
+        run: ConnectionRunner,
+        queries: dict[str, str],
+        fixed_now: Callable[[], int | None],
+        space: str,
     ) -> None:
         self._run, self._q, self._fixed_now, self._space = run, queries, fixed_now, space
 

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from holdfast.errors import NotFound
 from holdfast.store.base import LIVE, Snapshot, rotation_of
 from holdfast.store.postgres.connections import Connection
-from holdfast.store.postgres.schedules import Run
+from holdfast.store.postgres.schedules import ConnectionRunner
 
 
 class PostgresSnapshots:
     """See `base.Snapshots`."""
 
-    def __init__(self, run: Run, queries: dict[str, str], now: Callable[[], int]) -> None:
+    def __init__(
+        self, run: ConnectionRunner, queries: dict[str, str], now: Callable[[], int]
+    ) -> None:
         self._run, self._q, self._now = run, queries, now
 
     def save(

@@ -3,8 +3,8 @@
 Leases and timers go by the database's clock. One connection is kept for appends and one for leases,
 so that nothing else in this process can hold them up.
 
-Every method is safe against a lost answer: what may have been committed is looked up before it is
-tried again, or is tried in a way that cannot count twice.
+Every method is safe if a response is lost: a change that may have been committed is looked up before it is
+repeated, or is repeated in a way that has no second effect.
 
 Not here: new runs (`create.py`), appends (`appends.py`), claims and leases (`leases.py`), how the server is reached and its errors
 (`connections.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`schedules.py`).
@@ -24,13 +24,13 @@ from holdfast.errors import InvalidInput, ReadOnlyStore
 from holdfast.store import sql
 from holdfast.store.base import (
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     Finding,
     Kind,
     OpenAppend,
     RunRow,
-    Wanted,
 )
 from holdfast.store.checks import (
     check_filter,
@@ -213,10 +213,10 @@ class PostgresStore:
     # ── leases ───────────────────────────────────────────────────────────────────────────
 
     def claim(
-        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+        self, run_id: str, *, worker: str, lease_us: int, quota: ClaimFilter | None = None
     ) -> RunRow | None:
         self._check_writable()
-        return self._leases.claim(run_id, worker, lease_us, within)
+        return self._leases.claim(run_id, worker, lease_us, quota)
 
     def claim_due(
         self,
@@ -224,7 +224,7 @@ class PostgresStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
@@ -309,7 +309,7 @@ class PostgresStore:
 
     def wait_due(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
@@ -325,7 +325,7 @@ class PostgresStore:
         next_due = partial(self._next_to_do, wanted)
         return self._wakeups.wait_due(next_due, self.now, stop_when, timeout, pauses=pauses)
 
-    def _next_to_do(self, wanted: Sequence[Wanted]) -> int | None:
+    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
         due: int | None = self._rows("next_to_do", columns_of(check_wanted(wanted)))[0][0]
         return due
 

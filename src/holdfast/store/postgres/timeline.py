@@ -1,9 +1,9 @@
-"""Notice that the server has gone back in time, and stop the runs of which it lost something.
+"""Detect that the server lost commits, and stop the runs that are affected.
 
 A failover to a standby that lagged, or a restore, can undo commits that were acknowledged. The
-log of a run is then shorter than what was done in its name, and a worker that claimed it would do some of
-it again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
-the newest things it has read (events, epochs) with what is there now, before it does anything else:
+log of a run then lacks calls that were made, and a worker that claimed it would make some of them
+again. PostgreSQL starts a new timeline at each such moment, so on a new one this process compares
+the newest events and epochs that it has read with those on the server, before it does anything else:
 
 - a run whose acknowledged events are missing is quarantined, with a reason, for a person to look at;
 - an epoch that is smaller than one we know is raised, so that no epoch is given to two owners.
@@ -11,8 +11,8 @@ the newest things it has read (events, epochs) with what is there now, before it
 Other processes do the same with what they know. So that they can, no worker claims due runs for one
 lease time after the change.
 
-Not known here, and so not noticed: what processes knew that are gone by then, and a server that
-lost data without a new timeline (fsync off, a file system that lies).
+Not detected: losses that only ended processes could have noticed, and a server that
+lost data without a new timeline (fsync off, a file system that does not honour it).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Known(NamedTuple):
 
 
 class History:
-    """What this process was told by the server, for the case that the server forgets it."""
+    """What this process has read from the server, to detect that the server lost it."""
 
     def __init__(self, queries: dict[str, str]) -> None:
         self._q = queries

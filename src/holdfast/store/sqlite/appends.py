@@ -56,7 +56,7 @@ class Reserve:
         self._fd = -1
 
     def hold(self) -> None:
-        """Have the reserve, or StorageFull: no effect starts whose receipt might find no room."""
+        """Ensure the reserve, or raise StorageFull: no effect starts whose receipt might find no space."""
         if not self._active:
             return
         if self._fd >= 0:  # asked at every commit: another process may have needed it meanwhile

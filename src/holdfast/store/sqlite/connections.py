@@ -1,7 +1,7 @@
 """The connections of one process to one SQLite file, and what must hold around each use of them.
 
 One connection writes, and one thread at a time uses it; readers have connections of their own, and
-none of them crosses a fork. A transaction that fails is rolled back and says why in our words; after
+none of them crosses a fork. A transaction that fails is rolled back and raises an error of ours; after
 a failed fsync, or when the files were replaced, nothing more is written.
 
 Not here: how a file is opened and what SQLite's errors mean (`file.py`), what is read and written

@@ -1,7 +1,7 @@
 """A SQLite file as Holdfast wants it: private, ours, migrated, durable.
 
-Opening is where most of what can go wrong with a file shows: it is not ours, newer, damaged, read-only,
-on a file system that cannot do it, or left behind by a process that died on a failing disk.
+Most problems of a file are detected when it is opened: it is not ours, newer, damaged, read-only,
+on an unsuitable file system, or was left by a process that died on a failing disk.
 
 Not here: what is kept in the file (`store.py`), who uses it when (`connections.py`).
 """

@@ -1,7 +1,7 @@
 """What a fleet shares in a SQLite file next to its runs: registered agents, schedules and limits.
 
-Every method is one short transaction; those that count and then take are serialised by SQLite's one
-write lock. Not here: when a schedule is due (`core/cron.py`), who waits how for a limit (`runtime`).
+Every method is one short transaction; those that count before they take a seat or turn are serialised by SQLite's
+write lock. Not here: when a schedule is due (`core/cron.py`), how callers wait for a limit (`runtime`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class SQLiteSchedules:
 
 
 class SQLiteLimits:
-    """See `base.Limits`."""
+    """See `base.SharedLimits`."""
 
     def __init__(self, connections: Connections, now: Callable[[], int]) -> None:
         self._transaction, self._now = connections.transaction, now

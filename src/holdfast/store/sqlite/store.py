@@ -27,13 +27,13 @@ from holdfast.store.base import (
     NO_PROGRESS,
     STATUSES,
     Append,
+    ClaimFilter,
     Creation,
     Filter,
     Finding,
     Kind,
     OpenAppend,
     RunRow,
-    Wanted,
     system_clock,
 )
 from holdfast.store.checks import (
@@ -145,12 +145,12 @@ class SQLiteStore:
     # ── leases ───────────────────────────────────────────────────────────────────────────
 
     def claim(
-        self, run_id: str, *, worker: str, lease_us: int, within: Wanted | None = None
+        self, run_id: str, *, worker: str, lease_us: int, quota: ClaimFilter | None = None
     ) -> RunRow | None:
         with self._transaction() as db:
-            if within is not None and within.max_running is not None:
-                params = {"agent": within.agent, "now": self.now()}
-                if db.execute(_Q["running"], params).get >= within.max_running:
+            if quota is not None and quota.max_running is not None:
+                params = {"agent": quota.agent, "now": self.now()}
+                if db.execute(_Q["running"], params).get >= quota.max_running:
                     return None
             key = db.execute(_Q["run_key"], (run_id,)).get
             found = self._claim(db, [key], worker, self.now(), lease_us)
@@ -182,7 +182,7 @@ class SQLiteStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         if limit <= 0:
@@ -258,7 +258,7 @@ class SQLiteStore:
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
 
-    def _next_to_do(self, wanted: Sequence[Wanted]) -> int | None:
+    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
         agents = json.dumps([one.agent for one in wanted])
         with self._reading() as db:
@@ -300,7 +300,7 @@ class SQLiteStore:
 
     def wait_due(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
@@ -326,13 +326,13 @@ class SQLiteStore:
 
 def _due(
     db: apsw.Connection,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[ClaimFilter],
     now: int,
     limit: int,
     exclude: Sequence[str],
 ) -> list[tuple[int, int]]:
     """The place in the queue and the key of the first runs that may be claimed."""
-    found: list[tuple[int, int, Wanted]] = []
+    found: list[tuple[int, int, ClaimFilter]] = []
     free: dict[str, int] = {}
     for one in wanted:
         room = limit
@@ -357,7 +357,7 @@ def _due(
     return chosen[:limit]
 
 
-def _due_times(db: apsw.Connection, wanted: Sequence[Wanted]) -> list[int]:
+def _due_times(db: apsw.Connection, wanted: Sequence[ClaimFilter]) -> list[int]:
     """For each kind of run the next time at which one is due, if any."""
     times = [
         db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get

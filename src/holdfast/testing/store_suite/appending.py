@@ -182,7 +182,7 @@ def a_key_belongs_to_one_call_over_all_runs(bench: Bench) -> None:
 
 
 def claiming_one_key_at_once_has_one_winner(bench: Bench) -> None:
-    """Eight runs ask for it in eight threads: seven are told who has it."""
+    """Eight runs ask for it in eight threads: seven get an error that names the holder."""
     ids = [f"run-{i}" for i in range(8)]
     for run_id in ids:
         bench.create(run_id)
@@ -215,7 +215,7 @@ def what_builds_on_a_refused_append_is_refused(bench: Bench) -> None:
 
 
 def an_append_whose_caller_is_cancelled_comes_to_its_end_first(bench: Bench) -> None:
-    """Who awaits it is told of the cancellation when the append is durable, and not before."""
+    """Its caller gets the cancellation when the append is durable, and not before."""
     bench.create(worker="w")
     found: list[int] = []
 
@@ -250,7 +250,7 @@ def threads_on_runs_of_their_own_do_not_disturb_each_other(bench: Bench) -> None
 
 
 def one_place_in_a_log_is_taken_once(bench: Bench) -> None:
-    """Eight threads append after the same event: one wins, the others are told, again and again."""
+    """Eight threads append after the same event: one wins, the others get a Conflict, each time."""
     bench.create(worker="w")
     for epoch in (1, None) * 4:
         rivals = [bench.work(epoch=epoch, count=i + 1) for i in range(8)]

@@ -16,12 +16,12 @@ from holdfast.core.log import Head, Record, origin, seal, verify
 from holdfast.store.base import (
     MICROSECONDS,
     Append,
+    ClaimFilter,
     Creation,
     NewRun,
     RowChange,
     RunRow,
     Store,
-    Wanted,
 )
 from holdfast.testing.clock import ManualClock
 
@@ -116,12 +116,12 @@ class Bench:
 
     def due(
         self,
-        *wanted: Wanted | str,
+        *wanted: ClaimFilter | str,
         limit: int = 100,
         exclude: Sequence[str] = (),
     ) -> list[str]:
         """Take what is due, of these or of any; the ids in the order in which they were given."""
-        asked = [Wanted(one) if isinstance(one, str) else one for one in wanted]
+        asked = [ClaimFilter(one) if isinstance(one, str) else one for one in wanted]
         rows = self.store.claim_due(
             worker="w",
             lease_us=LEASE_US,
@@ -131,9 +131,9 @@ class Bench:
         )
         return [row.id for row in rows]
 
-    def kinds(self) -> list[Wanted]:
+    def kinds(self) -> list[ClaimFilter]:
         """Of each agent and version that has runs to be done."""
-        return [Wanted(kind.agent, kind.code_version) for kind in self.store.kinds()]
+        return [ClaimFilter(kind.agent, kind.code_version) for kind in self.store.kinds()]
 
     def row(self, run_id: str = "run") -> RunRow:
         """The run's row, which must be there."""

@@ -121,7 +121,7 @@ def another_input_or_agent_for_an_id_is_a_conflict(bench: Bench) -> None:
 
 
 def creating_one_id_at_once_creates_it_once(bench: Bench) -> None:
-    """Many callers, one run: one is told that it created it, the others get the same row."""
+    """Many callers, one run: one of them created it, the others get the same row."""
     run, records = NewRun("run", "agent", "digest"), sealed(origin("run"), 1)
     answers = together(*[partial(bench.make, run, records)] * 8)
 

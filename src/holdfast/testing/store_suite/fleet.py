@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.store.base import MICROSECONDS, RegisteredAgent, Schedule, Wanted
+from holdfast.store.base import MICROSECONDS, ClaimFilter, RegisteredAgent, Schedule
 from holdfast.testing.store_suite.bench import LEASE_SECONDS, Bench, same, together
 
 
@@ -56,15 +56,15 @@ def a_due_schedule_is_advanced_by_one_worker(bench: Bench) -> None:
     schedules.put(due._replace(id="foreign", agent="other"))
 
     same([older, due], schedules.due(["agent", "nobody"]))
-    same(True, bench.store.wait_due([Wanted("agent")], timeout=0))
-    same(False, bench.store.wait_due([Wanted("nobody")], timeout=0))
+    same(True, bench.store.wait_due([ClaimFilter("agent")], timeout=0))
+    same(False, bench.store.wait_due([ClaimFilter("nobody")], timeout=0))
     answers = together(*[partial(schedules.advance, due, next_at=now + 9, last_at=now)] * 8)
     same(1, sum(answers))
     same([older], schedules.due(["agent"]))
 
 
 def a_rate_is_kept_in_every_window(bench: Bench) -> None:
-    """At most `count` start within `per`; who comes later is told when, in the order of coming."""
+    """At most `count` start within `per`; later callers get the time of their turn, in the order of arrival."""
     took = partial(
         bench.store.limits.take_turn, "mail", count=2, per_us=10 * MICROSECONDS, slack_us=0
     )

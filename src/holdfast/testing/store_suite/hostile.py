@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.core.log import origin
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.store.base import Append, Filter, NewRun, RowChange, Wanted
+from holdfast.store.base import Append, ClaimFilter, Filter, NewRun, RowChange
 from holdfast.testing.store_suite.bench import Bench, refused, same, sealed
 
 UNLIKE_IDS: Final = (
@@ -74,7 +74,7 @@ def hostile_text_is_only_text(bench: Bench) -> None:
         ):
             same([run_id], [row.id for row in bench.store.runs(which)])
         same([], bench.store.runs(Filter(status=text)))
-        same([run_id], bench.due(Wanted(text, text)))
+        same([run_id], bench.due(ClaimFilter(text, text)))
         same(text, bench.row(run_id).agent)
         same(True, bench.store.release(run_id, 1))
         same(text, bench.store.claim(run_id, worker=text, lease_us=1) and bench.row(run_id).owner)
@@ -103,6 +103,6 @@ def text_that_no_database_keeps_alike_is_refused(bench: Bench) -> None:
         for which in (Filter(status=text), Filter(agent=text), Filter(parent=text)):
             refused(InvalidInput, bench.store.runs, which)
         refused(InvalidInput, bench.due, text)
-        refused(InvalidInput, bench.due, Wanted("agent", text))
+        refused(InvalidInput, bench.due, ClaimFilter("agent", text))
         refused(InvalidInput, bench.store.find_key, text)
     same((before, 1, 1), (bench.row(), bench.length(), len(bench.store.runs())))

@@ -173,7 +173,7 @@ def claims_without_progress_are_counted(bench: Bench) -> None:
 
 
 def settling_ends_the_lease(bench: Bench) -> None:
-    """Status, due time and what it is waiting for are as told; the owner is gone, the epoch stays."""
+    """Status, due time and what it is waiting for are as given; the owner is cleared, the epoch stays."""
     now = bench.clock.now()
     for status, due_at in (
         ("waiting", None),

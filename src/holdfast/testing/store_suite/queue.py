@@ -7,7 +7,7 @@ from functools import partial
 
 from holdfast.core.log import origin
 from holdfast.errors import InvalidInput, LeaseLost
-from holdfast.store.base import MICROSECONDS, Kind, NewRun, RowChange, RunRow, Wanted
+from holdfast.store.base import MICROSECONDS, ClaimFilter, Kind, NewRun, RowChange, RunRow
 from holdfast.testing.store_suite.bench import (
     LEASE_SECONDS,
     LEASE_US,
@@ -116,9 +116,9 @@ def due_runs_are_those_of_the_wanted_versions(bench: Bench) -> None:
     for version in ("", "1", "2"):
         bench.create(f"v{version}", code_version=version)
 
-    same([], bench.due(Wanted("agent", "3")))
-    same(["v2"], bench.due(Wanted("agent", "2")))
-    same({"v", "v1"}, set(bench.due(Wanted("agent", "1"), Wanted("agent"))))
+    same([], bench.due(ClaimFilter("agent", "3")))
+    same(["v2"], bench.due(ClaimFilter("agent", "2")))
+    same({"v", "v1"}, set(bench.due(ClaimFilter("agent", "1"), ClaimFilter("agent"))))
 
 
 def runs_that_a_worker_still_executes_are_not_given_to_it_again(bench: Bench) -> None:
@@ -136,7 +136,7 @@ def no_more_runs_of_an_agent_are_under_way_than_it_allows(bench: Bench) -> None:
     for i in range(4):
         bench.create(f"a{i}", agent="a", code_version=str(i % 2))
     bench.create("b", agent="b")
-    wanted = [Wanted("a", "0", 2), Wanted("a", "1", 2), Wanted("b")]
+    wanted = [ClaimFilter("a", "0", 2), ClaimFilter("a", "1", 2), ClaimFilter("b")]
 
     first = bench.due(*wanted)
     same((3, True), (len(first), "b" in first))
@@ -152,7 +152,7 @@ def workers_that_claim_at_once_keep_an_agents_limit(bench: Bench) -> None:
     """Eight workers, three places: three runs, each given to one."""
     for i in range(20):
         bench.create(f"r{i}")
-    wanted = [Wanted("agent", "", 3)]
+    wanted = [ClaimFilter("agent", "", 3)]
     claim = partial(bench.store.claim_due, lease_us=LEASE_US, limit=2, wanted=wanted)
     answers = together(*[partial(claim, worker=f"w{i}") for i in range(8)])
 
@@ -164,10 +164,10 @@ def a_named_run_is_claimed_within_its_agents_limit_if_asked(bench: Bench) -> Non
     """Claimed by its id, it counts like any other; eight workers, three places: three runs."""
     for i in range(8):
         bench.create(f"r{i}")
-    within = Wanted("agent", "", 3)
+    quota = ClaimFilter("agent", "", 3)
 
     def claim(i: int) -> RunRow | None:
-        return bench.store.claim(f"r{i}", worker=f"w{i}", lease_us=LEASE_US, within=within)
+        return bench.store.claim(f"r{i}", worker=f"w{i}", lease_us=LEASE_US, quota=quota)
 
     answers = together(*[partial(claim, i) for i in range(8)])
     same(3, sum(row is not None for row in answers))
@@ -285,7 +285,7 @@ def waiting_ends_with_an_append(bench: Bench) -> None:
 
 def waiting_for_due_work_ends_when_there_is_some(bench: Bench) -> None:
     """True at once if something is due, True when something becomes due, False when time is over."""
-    any_run = [Wanted("agent")]
+    any_run = [ClaimFilter("agent")]
     same(False, bench.store.wait_due(any_run, timeout=0.02))
     waits = partial(bench.store.wait_due, any_run, timeout=PATIENCE_SECONDS)
     answers = together(waits, bench.create)
@@ -300,9 +300,9 @@ def waiting_for_due_work_ends_when_there_is_some(bench: Bench) -> None:
 def waiting_for_due_work_ends_only_for_what_is_wanted(bench: Bench) -> None:
     """Runs of others do not keep a worker awake; a nudge ends its wait."""
     bench.create(agent="other")
-    mine = [Wanted("mine")]
+    mine = [ClaimFilter("mine")]
     same(False, bench.store.wait_due(mine, timeout=0.02))
-    same(True, bench.store.wait_due([Wanted("other")], timeout=0))
+    same(True, bench.store.wait_due([ClaimFilter("other")], timeout=0))
 
     stop = threading.Event()
     wait = partial(bench.store.wait_due, mine, timeout=PATIENCE_SECONDS, stop_when=stop.is_set)

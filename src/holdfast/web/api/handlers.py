@@ -65,7 +65,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HandlerResult:
     """What a handler returns if its result needs more: a status of its own, and headers."""
 
     value: Any
@@ -283,7 +283,7 @@ def resolve(store: Store, ask: Ask) -> RunRow:
 # ── operating ────────────────────────────────────────────────────────────────────────────────
 
 
-def start(store: Store, ask: Ask) -> Answer:
+def start(store: Store, ask: Ask) -> HandlerResult:
     b = ask.body
     if ask.key and b.id is not None:
         raise InvalidInput("give an id or the header Idempotency-Key, not both")
@@ -304,7 +304,7 @@ def start(store: Store, ask: Ask) -> Answer:
     if ask.key and before is not None:
         headers["idempotency-replayed"] = "true"
     shown = views.shown(made, store.now())
-    return Answer(d.Started(shown, before is None), 201 if before is None else 200, headers)
+    return HandlerResult(d.Started(shown, before is None), 201 if before is None else 200, headers)
 
 
 def _id_for(name: str, agent: str, key: str) -> str:

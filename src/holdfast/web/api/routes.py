@@ -20,7 +20,7 @@ from holdfast.core import snapshot, values
 from holdfast.core.state import RunState
 from holdfast.web.api import openapi
 from holdfast.web.api.events import Streams, stream
-from holdfast.web.api.handlers import HANDLERS, Answer, Ask, Bytes
+from holdfast.web.api.handlers import HANDLERS, Ask, Bytes, HandlerResult
 from holdfast.web.api.ranges import bytes_response
 from holdfast.web.api.requests import Refused, read_body, read_query
 from holdfast.web.auth import require
@@ -89,7 +89,7 @@ async def _ask(op: Operation, request: Request) -> Ask:
 async def _answer(op: Operation, request: Request, ask: Ask) -> Response:
     found = await _waited(op, server_of(request), ask)
     status, headers = op.status, {}
-    if isinstance(found, Answer):
+    if isinstance(found, HandlerResult):
         found, status, headers = found.value, found.status or op.status, found.headers
     if isinstance(found, Bytes):
         return bytes_response(request, found)
@@ -121,7 +121,7 @@ async def _waited(op: Operation, server: Server, ask: Ask) -> Any:
     if op.verb == "start":
         row = await server.call(lambda store: views.shown(views.row_of(store, run_id), store.now()))
         started = msgspec.structs.replace(found.value, run=row, has_ended=outcome.has_ended)
-        return Answer(started, found.status, found.headers)
+        return HandlerResult(started, found.status, found.headers)
     return outcome
 
 

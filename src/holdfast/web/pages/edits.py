@@ -14,7 +14,7 @@ PREFIX: Final = "arg:"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ArgumentField:
     """One argument. `kind` is how it is typed; `fixed` ones are redacted and stay as they are."""
 
     name: str
@@ -27,19 +27,21 @@ class Field:
         return min(12, max(1, self.text.count("\n") + 1 + len(self.text) // 80))
 
 
-def fields(shown: dict[str, Any]) -> list[Field]:
+def fields(shown: dict[str, Any]) -> list[ArgumentField]:
     """The arguments that were shown, as fields."""
     return [_field(name, value) for name, value in shown.items()]
 
 
-def _field(name: str, value: Any) -> Field:
+def _field(name: str, value: Any) -> ArgumentField:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if REDACTED in text:
-        return Field(name, "fixed", REDACTED, "redacted: it stays as it is")
+        return ArgumentField(name, "fixed", REDACTED, "redacted: it stays as it is")
     if isinstance(value, str) and _is_typable(value):
-        return Field(name, "text", value)
+        return ArgumentField(name, "text", value)
     hint = "true or false" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "JSON"  # fmt: skip
-    return Field(name, "json", text if _is_typable(text) else json.dumps(value, indent=2), hint)
+    return ArgumentField(
+        name, "json", text if _is_typable(text) else json.dumps(value, indent=2), hint
+    )
 
 
 def _is_typable(text: str) -> bool:
@@ -52,7 +54,7 @@ def given(shown: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     return {field.name: _value(field, shown[field.name], form) for field in fields(shown)}
 
 
-def _value(field: Field, before: Any, form: dict[str, str]) -> Any:
+def _value(field: ArgumentField, before: Any, form: dict[str, str]) -> Any:
     typed = form.get(PREFIX + field.name, field.text)
     if field.kind == "fixed" or _lines(typed) == _lines(field.text):
         return before

@@ -28,7 +28,7 @@ ROWS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class OpenDecision:
     """One thing to decide. `kind` is approval, answer or doubt."""
 
     kind: str
@@ -52,7 +52,7 @@ EXACT_BYTES: Final = 1024 * 1024
 """What is larger is not shown on a page, and so cannot be approved on one."""
 
 
-def _exact(store: Store, item: Item) -> Item:
+def _exact(store: Store, item: OpenDecision) -> OpenDecision:
     """The item with what exactly is asked, also if it is stored outside the log."""
     given = item.call.args if item.call is not None else item.wait.show if item.wait else None
     if given is None:
@@ -64,15 +64,15 @@ def _exact(store: Store, item: Item) -> Item:
 
 def items_of(
     run_id: str, agent: str, waits: tuple[Waiting, ...], calls: tuple[Call, ...]
-) -> list[Item]:
+) -> list[OpenDecision]:
     """What people can decide about one run."""
     found = [
-        Item(w.wait, run_id, agent, w.id, w.since, wait=w)
+        OpenDecision(w.wait, run_id, agent, w.id, w.since, wait=w)
         for w in waits
         if w.wait in ("approval", "answer") and not w.decided
     ]
     return found + [
-        Item("doubt", run_id, agent, f"step-{c.step}", c.started_at, call=c) for c in calls
+        OpenDecision("doubt", run_id, agent, f"step-{c.step}", c.started_at, call=c) for c in calls
     ]
 
 
@@ -105,7 +105,7 @@ async def item(site: Site, request: Request) -> Response:
     return page(request, "inbox_item.html", item=found, state=state, row=row, now=now)
 
 
-async def _find(site: Site, request: Request) -> tuple[Item, RunRow, RunState]:
+async def _find(site: Site, request: Request) -> tuple[OpenDecision, RunRow, RunState]:
     run_id, asked = request.path_params["run_id"], request.path_params["request"]
 
     def read(store: Store) -> tuple[RunRow, RunState]:
@@ -125,7 +125,9 @@ async def edit(site: Site, request: Request) -> Response:
     require(request, "approve")
     found, _, _ = await _find(site, request)
     if found.wait is None or not found.wait.tool or not isinstance(found.asked, dict):
-        raise NotFound("only the arguments of a tool call that waits for approval can be edited")
+        raise NotFound(
+            "only the arguments of a tool call that is waiting for approval can be edited"
+        )
     form = await form_of(request) if request.method == "POST" else {}
     shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.asked)}
     args, message = found.asked, ""

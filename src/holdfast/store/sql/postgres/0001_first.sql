@@ -1,15 +1,15 @@
--- The first schema: runs, their logs, and what is kept beside them.
+-- The first schema: runs, their logs, keys, blobs and snapshots.
 --
 -- One run is one row in `runs` (who owns it, when it is due) and many in `events` (what happened).
 -- Times are microseconds since 1970 (UTC) by this server's clock. `due_at` is the one condition for
 -- being claimed: a new or woken run is due now, a waiting one when its timer ends, a running one
--- when its lease ends, one that waits for a person or has ended never (NULL).
+-- when its lease ends, one that is waiting for a person or has ended never (NULL).
 --
 -- Payloads are bytea, not jsonb: what is hashed must come back byte for byte.
 --
 -- The schema is called `holdfast` here and everywhere in this folder; when the store is opened with
--- another name, that one is put in its place. Every name is qualified, so that nobody's search_path
--- can put a table or a function of theirs in the way of ours.
+-- another name, that one is put in its place. Every name is qualified, so that no search_path
+-- can put another table or function in front of ours.
 
 CREATE TABLE holdfast.runs (
   key          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -75,7 +75,7 @@ CREATE TABLE holdfast.keys (
 
 CREATE INDEX keys_by_run ON holdfast.keys (run);
 
--- The store's clock. A test may bring its own; nobody else does.
+-- The store's clock. Only tests replace it.
 CREATE FUNCTION holdfast.clock(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT coalesce(p_now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
 $$;
@@ -89,7 +89,7 @@ $$;
 -- The row of each run is locked, in the order of the keys so that two batches cannot wait for each
 -- other, and stays locked until the commit: no claim can raise an epoch between the check and the
 -- commit. The logs' ends are read in a statement of their own, after the locks: it sees what was
--- committed by whoever held them before. The function keeps its plans in the session, so that it
+-- committed by the transaction that held them before. The function keeps its plans in the session, so that it
 -- is fast without prepared statements, which a transaction pooler would lose; scans are off, because
 -- a plan that was made for an empty table would be kept while the table grows.
 CREATE FUNCTION holdfast.append_events(

@@ -1,8 +1,8 @@
--- For a fleet: the queue in the order in which it is served, schedules, and limits that all keep.
+-- For a fleet: the queue in the order in which it is served, schedules, and limits across all workers.
 --
 -- The queue is kept by agent and version, because a worker only looks at what it may run. Each point
--- of priority counts like a minute (60000000 µs) of waiting: what is urgent comes first, and nothing
--- waits for ever.
+-- of priority counts as a minute (60000000 µs) of waiting: urgent runs come first, and no run
+-- waits forever.
 
 DROP INDEX holdfast.runs_due;
 DROP INDEX holdfast.runs_next;

@@ -1,5 +1,5 @@
--- Where a run's code last began anew: a run that is taken up again does not replay what stands before.
+-- Where a run's code last started over: a resumed run does not replay the events before.
 --
--- Few runs ever do, so the index is nearly empty; without it the whole log was looked through.
+-- Few runs do, so the index is nearly empty; without it the whole log was searched.
 
 CREATE INDEX events_restarted ON holdfast.events (run, seq) WHERE kind = 'run_restarted';

@@ -8,21 +8,21 @@
 SELECT holdfast.append_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: raise_epochs
--- After the server went back in time: an epoch that was given once is not given again.
+-- After a failover that lost commits: an epoch that was used before is not used again.
 UPDATE holdfast.runs r SET epoch = k.epoch
 FROM unnest(%s::text[], %s::bigint[]) AS k (id, epoch)
 WHERE r.id = k.id AND r.epoch < k.epoch
 RETURNING r.id;
 
 -- name: set_aside
--- A run whose log lacks what was acknowledged. Its worker is fenced off.
+-- Quarantine a run whose log lacks acknowledged events. Its worker is fenced.
 UPDATE holdfast.runs SET status = 'quarantined', due_at = NULL, owner = '', epoch = epoch + 1,
                          waiting_for = %s::text, updated_at = holdfast.clock(NULL)
 WHERE id = %s::text AND status NOT IN ('completed', 'failed', 'cancelled')
 RETURNING id;
 
 -- name: positions
--- Where logs stand. Without locks: epochs and logs only grow, so what was refused stays refused.
+-- Where logs end. Without locks: epochs and logs only grow, so a refused append stays refused.
 SELECT r.id, r.epoch, coalesce(e.seq, -1), coalesce(e.hash, ''), r.key, r.woken
 FROM holdfast.runs r
 LEFT JOIN LATERAL (SELECT e.seq, e.hash FROM holdfast.events e
@@ -30,7 +30,7 @@ LEFT JOIN LATERAL (SELECT e.seq, e.hash FROM holdfast.events e
 WHERE r.id = ANY(%s::text[]);
 
 -- name: stored_hashes
--- What is written at given places, to find out what became of an append whose answer was lost.
+-- The hashes at given positions, to find out what became of an append whose response was lost.
 SELECT p.id, p.seq, e.hash
 FROM unnest(%s::text[], %s::bigint[]) AS p (id, seq)
 JOIN holdfast.runs r ON r.id = p.id
@@ -63,7 +63,7 @@ WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)
 RETURNING r.id;
 
 -- name: wake
--- Something came for these runs. It always counts; only a run that no worker holds becomes due by it.
+-- An event arrived for these runs. It always counts; only a run that no worker holds becomes due by it.
 UPDATE holdfast.runs r
 SET woken = r.woken + 1,
     due_at = CASE WHEN r.status IN ('waiting', 'pending') THEN c.now ELSE r.due_at END,
@@ -109,7 +109,7 @@ FROM holdfast.runs WHERE id = %s::text;
 -- name: claim
 -- Claim one run that no worker holds, due or not. The condition and the change are one statement. A log
 -- that grew only by signs of life since the last claim has made no progress. `max_running` says how many runs of its agent
--- may be under way (-1: any number); who gives one has locked the agent's name.
+-- may be in progress (-1: any number); the caller has locked the agent's name then.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
     waiting_for = '', updated_at = c.now, claim_token = %(token)s::bigint,
@@ -126,14 +126,14 @@ RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner,
           r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
 
 -- name: lock_names
--- Those who count and then take do so one after the other, until the end of the transaction.
+-- Transactions that count before they claim run one after the other.
 SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(%s::text || ' ' || n, 0))
 FROM (SELECT n FROM pg_catalog.unnest(%s::text[]) AS n ORDER BY n) AS names;
 
 -- name: claim_due
--- Claim runs whose time has come, in the order in which they are served. Those another worker is just
--- taking are passed over, so that workers do not queue up behind each other. `max_running` says how many
--- runs of an agent may be under way (-1: any number); who gives one has locked the agent's name. (A
+-- Claim due runs, in the order in which they are served. Runs that another worker is
+-- claiming are skipped, so that workers do not queue up behind each other. `max_running` says how many
+-- runs of an agent may be in progress (-1: any number); the caller has locked the agent's name then. (A
 -- priority is at least -10: what is later by ten minutes cannot be due.)
 WITH wanted AS MATERIALIZED (
   SELECT w.agent, w.code_version,
@@ -176,7 +176,7 @@ SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_
 FROM taken ORDER BY rank, key;
 
 -- name: claimed_by
--- What a claim took whose answer was lost.
+-- The runs of a claim whose response was lost.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
        input_digest, code_version, parent, priority, key, woken
 FROM holdfast.runs
@@ -186,7 +186,7 @@ ORDER BY priority DESC, key;
 
 -- name: renew
 -- Only before it ends: a lease that has expired is lost, even if no worker has claimed the run yet. A row that
--- is locked just now is passed over: one that is delayed must not delay the others.
+-- is locked is skipped: one that is delayed must not delay the others.
 WITH held AS (
   SELECT r.key FROM holdfast.runs r
   JOIN unnest(%(ids)s::text[], %(epochs)s::bigint[]) AS h (id, epoch) ON h.id = r.id AND h.epoch = r.epoch
@@ -199,7 +199,7 @@ WHERE r.key = held.key AND r.due_at > c.now
 RETURNING r.id, c.now;
 
 -- name: renew_one
--- For those that were passed over, or are lost.
+-- For leases that were skipped, or are lost.
 UPDATE holdfast.runs r SET due_at = holdfast.clock(%(now)s::bigint) + %(lease)s::bigint
 WHERE r.id = %(id)s::text AND r.epoch = %(epoch)s::bigint AND r.status = 'running'
   AND r.due_at > holdfast.clock(%(now)s::bigint)
@@ -283,7 +283,7 @@ WHERE parent = %(parent)s::text AND parent <> ''
 ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: next_to_do
--- When the next of these runs is due, or the next schedule of their agents: all that an idle worker asks.
+-- When the next of these runs is due, or the next schedule of their agents: all that an idle worker polls.
 SELECT least(
   (SELECT pg_catalog.min(d.due_at) FROM unnest(%(agents)s::text[], %(versions)s::text[]) AS w (agent, code_version)
    CROSS JOIN LATERAL (
@@ -294,7 +294,7 @@ SELECT least(
   (SELECT pg_catalog.min(s.next_at) FROM holdfast.schedules s WHERE s.agent = ANY(%(agents)s::text[])));
 
 -- name: kinds
--- Every agent and version that has runs to be done, with the time of the next; one look at the index
+-- Every agent and version with unfinished runs, and when the next of them is due; one index lookup
 -- for each.
 WITH RECURSIVE kind AS (
   (SELECT r.agent, r.code_version, r.due_at FROM holdfast.runs r WHERE r.due_at IS NOT NULL
@@ -349,8 +349,8 @@ ORDER BY s.seq DESC LIMIT 1;
 SELECT key FROM holdfast.runs WHERE id = %s::text FOR UPDATE;
 
 -- name: delete_run
--- Only a run that has ended; the condition is in the statement that deletes. What hangs on it
--- goes in the same statement.
+-- Only a run that has ended; the condition is in the statement that deletes. Rows that
+-- refer to it are deleted in the same statement.
 WITH gone AS (
   DELETE FROM holdfast.runs
   WHERE id = %s::text AND status IN ('completed', 'failed', 'cancelled') RETURNING key
@@ -388,9 +388,9 @@ WHERE id = %(id)s::text AND next_at = %(expected)s::bigint RETURNING 1;
 DELETE FROM holdfast.schedules WHERE id = %s::text RETURNING 1;
 
 -- name: take_turn
--- Begin a turn that was kept and has come, or take the next one there is: now, if fewer than `count`
--- began within `span`, else as soon as that is so. Who asks has locked the name. Returns the turn's
--- time and the time now.
+-- Start a reserved turn that is due, or reserve the next one: now, if fewer than `count` started
+-- within `span`, else as soon as that is the case. The caller has locked the name. Returns the turn's
+-- time and the current time.
 WITH c AS MATERIALIZED (SELECT holdfast.clock(%(now)s::bigint) AS now),
 own AS MATERIALIZED (
   SELECT t.at FROM holdfast.turns t
@@ -424,14 +424,14 @@ DELETE FROM holdfast.turns
 WHERE name = %(name)s::text AND at < holdfast.clock(%(now)s::bigint) - 2 * %(span)s::bigint;
 
 -- name: free_seats
--- Seats of runs that no live worker holds any more.
+-- Seats of runs that no live worker holds.
 DELETE FROM holdfast.seats s WHERE s.name = %(name)s::text AND NOT EXISTS (
   SELECT 1 FROM holdfast.runs r
   WHERE r.key = s.run AND r.epoch = s.epoch AND r.status = 'running'
     AND r.due_at > (SELECT holdfast.clock(%(now)s::bigint)));
 
 -- name: take_seat
--- Who asks has locked the name. A row if the seat is ours.
+-- The caller has locked the name. Returns a row if the seat was obtained.
 WITH taken AS MATERIALIZED (
   SELECT pg_catalog.count(*) AS n, coalesce(pg_catalog.bool_or(s.holder = %(holder)s::text), false) AS ours
   FROM holdfast.seats s WHERE s.name = %(name)s::text
@@ -508,7 +508,7 @@ SELECT name, code_version, data, registered_at FROM holdfast.agents
 ORDER BY name COLLATE "C", registered_at DESC, code_version COLLATE "C";
 
 -- name: agent_names
--- The agents that have runs; one look at the index for each.
+-- The agents that have runs; one index lookup for each.
 WITH RECURSIVE known (agent) AS (
   SELECT pg_catalog.min(agent) FROM holdfast.runs
   UNION ALL

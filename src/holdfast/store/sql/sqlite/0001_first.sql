@@ -1,9 +1,9 @@
--- The first schema: runs, their logs, and what is kept beside them.
+-- The first schema: runs, their logs, keys, blobs and snapshots.
 --
 -- One run is one row in `runs` (who owns it, when it is due) and many in `events` (what happened).
 -- Times are microseconds since 1970 (UTC). `due_at` is the one condition for being claimed:
 -- a new or woken run is due now, a waiting one when its timer ends, a running one when its lease
--- ends, one that waits for a person or has ended never (NULL).
+-- ends, one that is waiting for a person or has ended never (NULL).
 
 CREATE TABLE runs (
   key          INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -1,4 +1,4 @@
--- Every statement of the SQLite store, by name. Parameters only; nothing is ever pasted in.
+-- Every statement of the SQLite store, by name. Values are parameters.
 
 -- name: create_run
 -- A new run, unless the id is taken.
@@ -50,7 +50,7 @@ UPDATE runs SET status = :status, due_at = :due_at, waiting_for = :waiting_for, 
 WHERE key = :key;
 
 -- name: wake
--- Something came for a run. It always counts; only a run that no worker holds becomes due by it.
+-- An event arrived for a run. It always counts; only a run that no worker holds becomes due by it.
 UPDATE runs SET woken = woken + 1,
                 due_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE due_at END,
                 updated_at = CASE WHEN status IN ('waiting', 'pending') THEN :now ELSE updated_at END,
@@ -80,7 +80,7 @@ RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiti
           input_digest, code_version, parent, priority, key, woken;
 
 -- name: due
--- Runs of one agent and version whose time has come, in the order in which they are served. (A
+-- Due runs of one agent and version, in the order in which they are served. (A
 -- priority is at least -10: what is later by ten minutes cannot be due.)
 SELECT due_at - priority * 60000000, key FROM runs
 WHERE agent = :agent AND code_version = :code_version
@@ -154,8 +154,8 @@ SELECT due_at FROM runs
 WHERE agent = :agent AND code_version = :code_version AND due_at IS NOT NULL ORDER BY due_at LIMIT 1;
 
 -- name: kinds
--- Every agent and version that has runs to be done, with the time of the next; one or two looks at the
--- index for each. (Not by comparing pairs: SQLite would walk through all runs of an agent.)
+-- Every agent and version with unfinished runs, and when the next of them is due; one or two index
+-- lookups for each. (Not by comparing pairs: SQLite would walk through all runs of an agent.)
 WITH RECURSIVE kind (agent, code_version, due_at) AS (
   SELECT agent, code_version, due_at FROM runs WHERE key =
     (SELECT key FROM runs WHERE due_at IS NOT NULL ORDER BY agent, code_version, due_at LIMIT 1)
@@ -256,7 +256,7 @@ SELECT at FROM turns WHERE name = :name ORDER BY at DESC LIMIT 1 OFFSET :count -
 INSERT INTO turns (name, at, holder) VALUES (:name, :at, :holder);
 
 -- name: free_seats
--- Seats of runs that no live worker holds any more.
+-- Seats of runs that no live worker holds.
 DELETE FROM seats WHERE name = :name AND NOT EXISTS (
   SELECT 1 FROM runs r WHERE r.key = seats.run AND r.epoch = seats.epoch AND r.status = 'running'
                          AND r.due_at > :now);
@@ -280,7 +280,7 @@ SET data = excluded.data, registered_at = excluded.registered_at;
 SELECT name, code_version, data, registered_at FROM agents ORDER BY name, registered_at DESC, code_version;
 
 -- name: agent_names
--- The agents that have runs; one look at the index for each.
+-- The agents that have runs; one index lookup for each.
 WITH RECURSIVE known (agent) AS (
   SELECT min(agent) FROM runs
   UNION ALL
