@@ -155,7 +155,7 @@ def test_a_call_that_happened_before_its_run_failed_is_not_recorded_as_not_done_
             hf.run(impatient, id="r")
         with pytest.raises(RunFailed):
             hf.resume("r")
-        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailed)]
+        failures = [x for _, x in hf.events("r") if isinstance(x, e.CallFailure)]
 
     assert (1, ["", ""]) == (len(acted), [x.error.effect for x in failures])
 
