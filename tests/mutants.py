@@ -428,16 +428,16 @@ MUTANTS = (
     Mutant(
         "a signal is received as often as it is sent",
         "control/requests.py::signal.decide",
-        "[] if blob is None else [blob], key)",
-        "[] if blob is None else [blob])",
+        "WAKE, blobs, key)",
+        "WAKE, blobs)",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
         "a request that began long ago is overlooked",
-        "core/still_open.py::open_since",
-        "begun = [wait.since for wait in draft.open.waits.values()]",
+        "core/fold.py::Draft.open_since",
+        "begun = [wait.since for wait in self.open.waits.values()]",
         "begun = list[int]()",
-        ("tests/core/test_still_open.py",),
+        ("tests/store/test_still_open.py",),
     ),
     Mutant(
         "a worker goes on with a run that is too old",
@@ -818,8 +818,8 @@ MUTANTS = (
     Mutant(
         "an answer that is sent again answers the next question",
         "control/requests.py::answer",
-        "[] if blob is None else [blob], claimed)",
-        "[] if blob is None else [blob])",
+        "blobs, claimed)",
+        "blobs)",
         ("tests/mcp_server/test_tools.py",),
     ),
     Mutant(

@@ -28,7 +28,7 @@ from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import artifacts, bytes_of
 from holdfast.core.fold import fold
-from holdfast.core.log import Blob, Head, Record
+from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, LogDamaged
 from holdfast.store.artifacts import read_artifact
@@ -234,11 +234,10 @@ def import_run(store: Store, packed: Bundle) -> ImportResult:
     last = packed.records[-1]
     new: list[Record] = []
     if packed.status == "paused":
-        head = Head(last.seq, last.hash, last.time)
         said = e.RunPaused(
             by=IMPORTER, why="imported; nothing is executed until a person resumes it"
         )
-        _, new = log.seal(head, [said], epoch=row.epoch, time=store.now())
+        _, new = log.seal(log.head_at(last), [said], epoch=row.epoch, time=store.now())
     waits = "a person to resume it" if new else ""
     change = RowChange(packed.status, None, waits)
     store.append(Append(run.id, last.seq, new, row.epoch, change))

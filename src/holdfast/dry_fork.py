@@ -47,7 +47,7 @@ from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import Creation, NewRun, RunRow, Store
-from holdfast.store.outside import everything
+from holdfast.store.pages import everything
 from holdfast.store.sqlite import SQLiteStore
 
 FOREVER: Final = 1e9

@@ -46,8 +46,7 @@ class EventReader:
         page = self._store.read(self._run_id, after=self._head.seq, limit=PAGE)
         records = list(log.verify(self._run_id, self._head, page))
         if records:
-            last = records[-1]
-            self._head = log.Head(last.seq, last.hash, last.time)
+            self._head = log.head_at(records[-1])
         self.ended = not records and row.status in TERMINAL_STATUSES
         return [(r, log.read_event(self._run_id, r)) for r in records if r.seq > self._after]
 
@@ -56,7 +55,7 @@ class EventReader:
         if self._after >= 0:
             found = self._store.read(self._run_id, after=self._after - 1, limit=1)
             if found and found[0].seq == self._after:
-                return log.Head(found[0].seq, found[0].hash, found[0].time)
+                return log.head_at(found[0])
         return log.origin(self._run_id)
 
 

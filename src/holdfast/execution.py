@@ -181,7 +181,7 @@ def _continue_run(
 
 def await_result(engine: Engine, run_id: str, timeout: float | None) -> Actions:
     """Wait until the run has ended, in whatever process it executes; its result, or the error it ended with."""
-    end = None if timeout is None else time.monotonic() + _seconds("timeout", timeout)
+    end = None if timeout is None else time.monotonic() + _seconds(timeout)
     while True:
         head, row = yield Block(partial(_head_and_row, engine.store, run_id))
         if row.status in TERMINAL_STATUSES:
@@ -203,10 +203,10 @@ def _head_and_row(store: Store, run_id: str) -> tuple[int, RunRow]:
     return head, views.row_of(store, run_id)
 
 
-def _seconds(what: str, given: object) -> float:
+def _seconds(given: object) -> float:
     if isinstance(given, int | float) and not isinstance(given, bool) and given == given:
         return float(given)
-    raise InvalidInput(f"{what} must be a number of seconds, not {given!r}")
+    raise InvalidInput(f"timeout must be a number of seconds, not {given!r}")
 
 
 def _execute_rest(tree: Tree) -> Actions:

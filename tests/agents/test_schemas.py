@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import InvalidInput, Run, agent, step, tool
 from holdfast.agents.schemas import WrongArguments, tool_use, tool_uses
-from holdfast.runtime.declare.docstrings import docstring_parts
+from holdfast.runtime.declare.json_schema import docstring_parts
 
 
 class Colour(enum.Enum):

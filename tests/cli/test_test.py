@@ -514,7 +514,7 @@ def test_check_looks_at_failed_runs_when_asked(folder: Folder) -> None:
 def test_check_reads_page_after_page_and_leaves_out_what_has_ended(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.views.listing.PAGE", 2)
+    monkeypatch.setattr("holdfast.store.pages.RUNS_PAGE", 2)
     folder.write("paged.py", OLD)
     agents = load("paged.py").agents
     with Holdfast(folder.db) as hf:

@@ -83,9 +83,9 @@ def began(index: int, name: str) -> e.WaitBegan:
 
 def journal_of(*events: e.Event) -> Journal:
     made = Journal()
-    feed(made, 0, 1, 1, e.RunCreated(run_id="r", agent="a", input=e.NULL))
+    feed(made, 0, 1, e.RunCreated(run_id="r", agent="a", input=e.NULL))
     for seq, event in enumerate(events, 1):
-        feed(made, seq, seq, 1, event)
+        feed(made, seq, seq, event)
     return made
 
 
@@ -161,8 +161,8 @@ def _journals() -> Iterator[Journal]:
         line = lzma.decompress(file.read_bytes()).splitlines()[0]
         for run in json.loads(line)["runs"]:
             journal = Journal()
-            for seq, (time, epoch, kind, data, _) in enumerate(run["log"]):
-                feed(journal, seq, time, epoch, e.from_json(kind, data.encode()))
+            for seq, (time, _, kind, data, _) in enumerate(run["log"]):
+                feed(journal, seq, time, e.from_json(kind, data.encode()))
                 yield journal
 
 

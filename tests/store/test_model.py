@@ -6,7 +6,7 @@ of operations after which a store says something else; threads and reopening are
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,8 @@ IDS = ("a", "b", "c", "d")
 STATUSES = ("waiting", "pending", "paused", "quarantined", *TERMINAL_STATUSES)
 
 ids = st.sampled_from(IDS)
-agents = st.sampled_from(("x", "y"))
+AGENTS = ("x", "y")
+agents = st.sampled_from(AGENTS)
 
 
 # -- the model ---------------------------------------------------------------------------------
@@ -263,15 +264,15 @@ class StoreMachine(RuleBasedStateMachine):
             assert row is not None
             assert run.told() == told(row)
 
-    @rule(limit=st.integers(0, 5), agents=st.none() | st.lists(agents, unique=True))
-    def claim_due(self, limit: int, agents: list[str] | None) -> None:
+    @rule(limit=st.integers(0, 5), agents=st.just(AGENTS) | st.lists(agents, unique=True))
+    def claim_due(self, limit: int, agents: Sequence[str]) -> None:
         now = self.clock.now()
-        wanted = None if agents is None else [ClaimFilter(agent) for agent in agents]
+        wanted = [ClaimFilter(agent) for agent in agents]
         rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, wanted=wanted)
         due = {
             run.id: (run.due_at or 0) - run.priority * PRIORITY_US
             for run in self.runs.values()
-            if run.is_due(now) and (agents is None or run.agent in agents)
+            if run.is_due(now) and run.agent in agents
         }
         # Equally urgent runs may come in any order.
         assert sorted(due.values())[:limit] == [due[row.id] for row in rows]

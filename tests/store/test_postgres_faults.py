@@ -419,7 +419,7 @@ def test_a_claim_that_was_not_answered_is_ours(proxy: Proxy, far: PostgresStore)
     assert 2 == row.epoch
 
     sprung = proxy.swallow_answer(commits)
-    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5)
+    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5, wanted=[ClaimFilter("agent")])
     assert sprung.is_set()
     assert [("b", 2)] == [(row.id, row.epoch) for row in due]
 
@@ -773,7 +773,10 @@ def test_a_new_or_released_run_wakes_an_idle_worker(postgres_dsn: str, opened: O
     listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
 
     with ThreadPoolExecutor(2) as pool, psycopg.connect(postgres_dsn, autocommit=True) as onlooker:
-        waiting = [pool.submit(s.wait_due, timeout=ANSWER_SECONDS) for s in (near, far)]
+        waiting = [
+            pool.submit(s.wait_due, [ClaimFilter("agent")], timeout=ANSWER_SECONDS)
+            for s in (near, far)
+        ]
         eventually(lambda: onlooker.execute(listening).fetchone() == (2,))
         assert near.release("a", 1)
 
@@ -845,8 +848,11 @@ def test_everything_works_behind_a_transaction_pooler(pooled_dsn: str, opened: O
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, logs))
     assert stores[0].wait("run-1", after=20, timeout=ANSWER_SECONDS)
-    assert stores[0].wait_due(timeout=ANSWER_SECONDS)
-    taken = [store.claim_due(worker="w", lease_us=LEASE_US, limit=3) for store in stores]
+    wanted = [ClaimFilter("agent")]
+    assert stores[0].wait_due(wanted, timeout=ANSWER_SECONDS)
+    taken = [
+        store.claim_due(worker="w", lease_us=LEASE_US, limit=3, wanted=wanted) for store in stores
+    ]
 
     assert [[*map(str, range(20)), "receipt"]] * 6 == [one.texts() for one in logs]
     assert [2] * 6 == [row.epoch for rows in taken for row in rows]

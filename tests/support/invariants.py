@@ -10,12 +10,13 @@ from typing import Any
 
 from holdfast import views
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import Value
 from holdfast.core.fold import fold
-from holdfast.core.state import RunState
+from holdfast.core.state import UNSETTLED, RunState
 from holdfast.core.values import decode
 from holdfast.store.base import Store
+from holdfast.store.pages import open_tail
 
 
 @dataclass
@@ -162,13 +163,13 @@ def what_is_open_is_found_from_the_end(x: Evidence) -> None:
     moments |= {r.seq + 1 for r in x.records if r.kind == e.RunSuspended.kind}
     for length in moments:
         whole = x.records[:length]
-        end = still_open.tail(x.run_id, reversed(whole))
+        end = open_tail(x.run_id, reversed(whole))
         assert _open(fold(RunState(id=x.run_id), end)) == _open(fold(RunState(), whole))
 
 
 def _open(state: RunState) -> tuple[list[Any], list[Any]]:
     waits = [wait for wait in state.waits if not wait.decided]
-    calls = [c for c in state.calls if c.status in still_open.UNSETTLED and c.index >= 0]
+    calls = [c for c in state.calls if c.status in UNSETTLED and c.index >= 0]
     return waits, [(c.id, c.step, c.name, c.effect, c.status) for c in calls]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.app import open_store
 from holdfast.core import events, log
-from holdfast.store.base import Creation, NewRun, Store
+from holdfast.store.base import ClaimFilter, Creation, NewRun, Store
 
 PATIENCE_SECONDS = 240
 RUN = "wanted"
@@ -56,7 +56,10 @@ def _reach(store: Store, name: str, rounds: int, start: Any, got: list[int]) -> 
         if number % 2:
             row = store.claim(RUN, worker=name, lease_us=60_000_000)
         else:
-            row = next(iter(store.claim_due(worker=name, lease_us=60_000_000, limit=5)), None)
+            found = store.claim_due(
+                worker=name, lease_us=60_000_000, limit=5, wanted=[ClaimFilter("agent")]
+            )
+            row = next(iter(found), None)
         got.append(row.epoch if row else 0)
         start.wait(PATIENCE_SECONDS)  # both have tried
         if row:

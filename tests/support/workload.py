@@ -76,10 +76,10 @@ class Workload:
                 self._append(run_id, number, [line] * chance.randrange(2, 6))
             case 3:
                 value = json.dumps(chance.randbytes(36_000).hex()).encode()
-                result, blob = log.wrap(value)
-                assert blob is not None
+                result, blobs = log.wrap(value)
+                assert blobs
                 self._append(
-                    run_id, number, [events.NoteTaken(key="big", value=result)], blobs=[blob]
+                    run_id, number, [events.NoteTaken(key="big", value=result)], blobs=blobs
                 )
             case 4:
                 self._append(

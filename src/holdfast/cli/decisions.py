@@ -32,7 +32,7 @@ from holdfast.errors import InvalidInput, NotStorable
 from holdfast.store.base import TERMINAL_STATUSES, Store
 from holdfast.store.process import is_held
 from holdfast.words.advice import command
-from holdfast.words.calls import evidence
+from holdfast.words.outcomes import evidence
 
 request_option = click.option(
     "--request", default="", metavar="REQUEST", help="Which request, if several are open."

@@ -25,10 +25,10 @@ from holdfast.cli.common import (
 from holdfast.cli.progress import counted
 from holdfast.core.agent_state import AgentState, Phase
 from holdfast.core.state import Call, RunState
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.views import shown_status
 from holdfast.words.advice import advice, command
-from holdfast.words.calls import evidence, resolution
+from holdfast.words.outcomes import evidence, resolution
 
 EVENTS_SHOWN = 1000
 """So many events are printed in one table."""
@@ -169,14 +169,16 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
 
 
 def _head(state: RunState, place: views.Position, waits: str, steps: list[str], now: int) -> None:
-    took = text.span((state.updated_at if state.status in views.ENDED else now) - state.created_at)
+    took = text.span(
+        (state.updated_at if state.status in TERMINAL_STATUSES else now) - state.created_at
+    )
     lines = [
         ("run", f"{state.id}  {text.status(state.status)}"),
         ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
         ("position", text.visible(str(place))),
         ("loop", _loop(state)),
         ("stage", _stages(state)),
-        ("started", f"{text.clock(state.created_at)}, {took} ago" if state.status not in views.ENDED
+        ("started", f"{text.clock(state.created_at)}, {took} ago" if state.status not in TERMINAL_STATUSES
                   else f"{text.clock(state.created_at)}, ended after {took}"),
         ("claimed", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
         ("parent", text.visible(state.parent)),

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.core.plain import to_plain
+from holdfast.core.state import to_plain
 from holdfast.words.text import (
     clock,
     compact,

@@ -30,19 +30,15 @@ from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.errors import (
     ArtifactDamaged,
-    BudgetExceeded,
-    DeadlineExceeded,
     HoldfastError,
     InvalidInput,
-    IterationsExceeded,
     RunBusy,
-    RunCancelled,
-    RunFailed,
     StoreUnavailable,
 )
 from holdfast.gc import GcResult
 from holdfast.store.base import RunRow, Schedule
 from holdfast.store.passwords import without_password
+from holdfast.words.outcomes import cancelled_error, outcome_error
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -181,19 +177,9 @@ def result_of(found: views.Outcome) -> Value:
     if found.result is not None:
         return found.result
     if found.error is None:
-        by, why = f" by {found.by}" if found.by else "", f": {found.why}" if found.why else ""
-        raise RunCancelled(
-            found.run_id, "cancelled", f"cancelled{by}{why}", reason="cancelled", root=found.root
-        )
-    kind = _ENDS.get(found.reason, RunFailed)
-    raise kind(found.run_id, found.error.type, found.error.message, reason=found.reason, root=found.root)  # fmt: skip
-
-
-_ENDS: Final = {
-    "deadline": DeadlineExceeded,
-    "budget": BudgetExceeded,
-    "iterations": IterationsExceeded,
-}
+        raise cancelled_error(found.run_id, found.by, found.why, found.root)
+    error = found.error
+    raise outcome_error(found.run_id, found.reason, error.type, error.message, found.root)
 
 
 def not_yet(found: views.Outcome) -> RunBusy:

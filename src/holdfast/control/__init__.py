@@ -8,8 +8,15 @@ A worker that is executing the run sees the event at its next commit.
 from holdfast.control.doubt import resolve
 from holdfast.control.fork import fork
 from holdfast.control.items import delete, delete_item, finish, put_item, record
-from holdfast.control.lifecycle import accept_new_steps, cancel, pause, reopen, rerun, undo
-from holdfast.control.limits import set_limits
+from holdfast.control.lifecycle import (
+    accept_new_steps,
+    cancel,
+    pause,
+    reopen,
+    rerun,
+    set_limits,
+    undo,
+)
 from holdfast.control.patch import Patch, patch
 from holdfast.control.requests import answer, approve, received, reject, signal
 from holdfast.control.start import registered, start

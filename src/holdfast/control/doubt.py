@@ -5,20 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.errors import InvalidInput, NotFound, NotNow
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.store.outside import (
-    WAKE,
-    RunUpdate,
-    open_until,
-    update_run,
-    what_is_open,
-    whole_state,
-)
-from holdfast.store.process import is_held
+from holdfast.store.outside import WAKE, RunUpdate, refuse_held, update_run, whole_state
+from holdfast.store.pages import open_until, tells_of_call, what_is_open
 
 
 def resolve(
@@ -37,13 +30,10 @@ def resolve(
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
     if call is not None and not isinstance(call, int | str):
         raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
-    wrapped, blob = log.wrap(values.encode(None if done is ... else done))
+    wrapped, blobs = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> RunUpdate:
-        if is_held(row, store.now()):
-            raise NotNow(
-                f"run {run_id!r} is being executed by {row.owner}; its calls are not in doubt"
-            )
+        refuse_held(store, row, "its calls are not in doubt")
         target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
         if target is None:
             named = f" named {call!r}" if call else ""
@@ -66,11 +56,11 @@ def resolve(
             why=why,
         )
         change = None if row.status in TERMINAL_STATUSES else WAKE
-        return RunUpdate([event], change, [blob] if blob is not None and how == "done" else [])
+        return RunUpdate([event], change, blobs if how == "done" else ())
 
     # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
     is_place = isinstance(call, int) or (call is not None and "#" in call)
-    reads = open_until(still_open.tells_of_call(call)) if call and is_place else what_is_open
+    reads = open_until(tells_of_call(call)) if call and is_place else what_is_open
     update_run(store, run_id, decide, reads)
 
 
@@ -79,7 +69,7 @@ def _doubtful(state: RunState, call: int | str | None) -> Call | None:
     current = [c for c in state.calls if c.index >= 0]
     if call is not None:
         current = [c for c in current if call in (c.step, c.name, c.id)]
-    unsure = [c for c in current if c.status in still_open.UNSETTLED]
+    unsure = [c for c in current if c.status in UNSETTLED]
     unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)

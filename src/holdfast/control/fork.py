@@ -19,8 +19,9 @@ from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NoSuchRun, NotFound, NotNow
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import Creation, NewRun, Store
-from holdfast.store.outside import everything, refuse_unreadable
+from holdfast.store.base import NewRun, Store
+from holdfast.store.outside import create
+from holdfast.store.pages import everything
 
 
 def fork(
@@ -84,16 +85,10 @@ def fork(
     new: list[Event] = [first, *_renumbered(past)]
     if state:  # before the step's receipt, so that the code has it when the step returns
         new.insert(-1, state_patch(state, by=by, why=why))
-    _, sealed = log.seal(log.origin(new_id), new, epoch=0, time=store.now())
-    refuse_unreadable(sealed)
     needed = set().union(*map(e.artifacts, new))
     blobs = [Blob(name, read_artifact(store, run_id, name)) for name in sorted(needed)]
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
-    made, fresh = (
-        store.create(Creation(run, sealed, blobs=blobs, keys=received(new_id, enumerate(new))))
-        .wait()
-        .made
-    )
+    made, fresh = create(store, run, new, blobs, received(new_id, enumerate(new)))
     if not fresh:
         raise InvalidInput(f"run {made.id!r} already exists; choose another id")
 

@@ -6,7 +6,7 @@ of that name has to exist. An item can be put into any run that has not ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.core import events as e
@@ -18,7 +18,6 @@ from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow, Remedy
 from holdfast.store.base import (
     RESERVED,
     TERMINAL_STATUSES,
-    Creation,
     NewRun,
     RowChange,
     RunRow,
@@ -26,7 +25,7 @@ from holdfast.store.base import (
 )
 from holdfast.store.checks import check_text
 from holdfast.store.items import find, is_recorded
-from holdfast.store.outside import RunUpdate, refuse_ended, update_run
+from holdfast.store.outside import RunUpdate, create, refuse_ended, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import phrase
 
@@ -51,12 +50,10 @@ def record(
     if not agent:
         raise InvalidInput("a recorded run needs the name of what executes it, such as 'langgraph'")
     data = values.encode(dict(input or {}))
-    value, blob = log.wrap(data)
+    value, blobs = log.wrap(data)
     created = e.RunCreated(run_id=run_id, agent=agent, input=value, recorded=True, by=by, why=why)
-    _, records = log.seal(log.origin(run_id), [created], epoch=0, time=store.now())
     digest = values.digest(values.canonical(values.decode(data)))
-    new = NewRun(run_id, agent, digest)
-    row, _ = store.create(Creation(new, records, () if blob is None else (blob,))).wait().made
+    row, _ = create(store, NewRun(run_id, agent, digest), [created], blobs)
     if row.status == "pending":  # new, or its creator died before the next line
         _suspend(store, row)
     found = store.get(run_id)
@@ -80,7 +77,7 @@ def _suspend(store: Store, row: RunRow) -> None:
 
 def finish(store: Store, run_id: str, result: Any = None) -> None:
     """End a recorded run. One that has ended stays as it is."""
-    value, blob = log.wrap(values.encode(result))
+    value, blobs = log.wrap(values.encode(result))
 
     def decide(_: RunState, row: RunRow) -> RunUpdate:
         if row.status in TERMINAL_STATUSES:
@@ -90,7 +87,6 @@ def finish(store: Store, run_id: str, result: Any = None) -> None:
                 f"run {run_id!r} is executed by Holdfast, so its agent ends it",
                 Remedy("to end it early", f"hf.cancel({run_id!r})", ("cancel", run_id)),
             )
-        blobs = [] if blob is None else [blob]
         return RunUpdate([e.RunCompleted(result=value)], RowChange("completed"), blobs)
 
     update_run(store, run_id, decide)
@@ -114,19 +110,13 @@ def put_item(
 ) -> bool:
     """Keep a value (JSON, or bytes) under a key; whether anything was recorded. The same value again is not."""
     is_bytes = isinstance(value, bytes | bytearray | memoryview)
-    if is_bytes:
-        data = bytes(value)
-        blob: Blob | None = Blob(values.digest(data), data)
-        assert blob is not None
-        wrapped = e.Value(blob=blob.hash, bytes=len(data))
-    else:
-        wrapped, blob = log.wrap(values.encode(value))
-    return _put(store, run_id, collection, key, wrapped, blob, is_bytes=is_bytes, by=by)
+    found = log.wrap_blob(bytes(value)) if is_bytes else log.wrap(values.encode(value))
+    return _put(store, run_id, collection, key, *found, is_bytes=is_bytes, by=by)
 
 
 def delete_item(store: Store, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
     """Delete the value of a key; whether it had one. Earlier values stay in the log."""
-    return _put(store, run_id, collection, key, None, None, is_bytes=False, by=by)
+    return _put(store, run_id, collection, key, None, (), is_bytes=False, by=by)
 
 
 def _put(
@@ -135,7 +125,7 @@ def _put(
     collection: str,
     key: str,
     value: e.Value | None,
-    blob: Blob | None,
+    blobs: Sequence[Blob],
     *,
     is_bytes: bool,
     by: str,
@@ -163,7 +153,7 @@ def _put(
         )
         held = RESERVED + version_key(run_id, collection, key, version)
         try:
-            _append(store, run_id, new, blob, held)
+            _append(store, run_id, new, blobs, held)
         except KeyTaken:
             continue  # another process has put this version: look at what it put
         return True
@@ -179,9 +169,9 @@ def _canonical(value: e.Value) -> bytes:
     return values.canonical(values.decode(value.json))
 
 
-def _append(store: Store, run_id: str, new: e.ItemPut, blob: Blob | None, held: str) -> None:
+def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], held: str) -> None:
     def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
-        return RunUpdate([new], None, [] if blob is None else [blob], held)
+        return RunUpdate([new], None, blobs, held)
 
     update_run(store, run_id, decide)

@@ -7,20 +7,21 @@ from typing import Final
 
 from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
-from holdfast.core import still_open
-from holdfast.core.state import RunState
-from holdfast.errors import KeyTaken, NoSuchRun, NotNow, NotResumable, Remedy
+from holdfast.core.log import root_of
+from holdfast.core.policy import Limits, budget_use
+from holdfast.core.state import UNSETTLED, RunState
+from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow, NotResumable, Remedy
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.cancel import cancel_children, request
+from holdfast.store.cancel import REASONS, cancel_children, children, request
 from holdfast.store.outside import (
     WAKE,
     RunUpdate,
-    everything,
     refuse_ended,
+    refuse_held,
     update_run,
-    what_is_open,
     whole_state,
 )
+from holdfast.store.pages import end_of, everything, what_is_open
 from holdfast.store.process import is_held
 
 
@@ -93,8 +94,7 @@ def accept_new_steps(store: Store, run_id: str, *, by: str = "", why: str = "") 
     """
 
     def decide(_: RunState, row: RunRow) -> RunUpdate:
-        if is_held(row, store.now()):
-            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; pause it first")
+        refuse_held(store, row, "pause it first")
         if row.status in ("completed", "cancelled"):
             raise NotNow(f"run {run_id!r} is {row.status}, so nothing can be added")
         return RunUpdate(
@@ -125,11 +125,8 @@ def rerun(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Start the run's code at its first line again, with its state kept: guards still hold."""
 
     def decide(state: RunState, row: RunRow) -> RunUpdate:
-        if is_held(row, store.now()):
-            raise NotNow(
-                f"run {run_id!r} is being executed by {row.owner}; cancel or pause it first"
-            )
-        doubt = [c for c in state.calls if c.status in still_open.UNSETTLED and c.may_be_in_doubt]
+        refuse_held(store, row, "cancel or pause it first")
+        doubt = [c for c in state.calls if c.status in UNSETTLED and c.may_be_in_doubt]
         if doubt:
             first = doubt[0]
             raise NotNow(
@@ -171,8 +168,7 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
     """Undo what the run did, newest first. A worker with the agent's code executes it."""
 
     def decide(state: RunState, row: RunRow) -> RunUpdate:
-        if is_held(row, store.now()):
-            raise NotNow(f"run {run_id!r} is being executed by {row.owner}; cancel it first")
+        refuse_held(store, row, "cancel it first")
         if not state.to_undo:
             has_ended = row.status in TERMINAL_STATUSES
             end = Remedy("to end it", f"hf.cancel({run_id!r})", ("cancel", run_id))
@@ -184,3 +180,52 @@ def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         return RunUpdate([e.UndoRequested(by=by, why=why)], RowChange("pending", store.now()))
 
     update_run(store, run_id, decide, everything)
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────
+
+
+def set_limits(store: Store, run_id: str, limits: Limits, *, by: str = "", why: str = "") -> None:
+    """Change the limits of a run that has not completed, and of its child runs that have not.
+
+    A run that failed by a limit can continue then. The deadline counts from now. Of the budget, what is given replaces
+    what is recorded; what was used counts on.
+    """
+    row = store.get(run_id)
+    if row is not None and row.parent:
+        root = root_of(run_id, row.parent)
+        raise InvalidInput(
+            f"run {run_id!r} is a child run: the limits of {root!r} apply to it, so change those with "
+            f"hf.resume({root!r}, …)"
+        )
+    _set_limits(store, run_id, limits.deadline_at(store.now()), limits.changes, by, why)
+
+
+def _set_limits(
+    store: Store, run_id: str, deadline_at: int | None, budget: dict[str, float], by: str, why: str
+) -> None:
+    left = budget
+
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
+        nonlocal left
+        if row.status in ("completed", "cancelled"):
+            return RunUpdate()
+        refuse_held(store, row, "pause it first")
+        steps, elapsed = state.steps + state.child_steps, store.now() - state.created_at
+        left = budget_use(budget, steps=steps, elapsed_us=elapsed, usage=state.usage).left
+        changed = e.LimitsChanged(deadline_at=deadline_at, budget=budget, by=by, why=why)
+        return RunUpdate([changed], WAKE if row.status == "waiting" else None)
+
+    update_run(store, run_id, decide, everything)
+    for child in [row for row in children(store, run_id) if _is_unfinished(store, row)]:
+        _set_limits(store, child.id, deadline_at, left, by, why)
+        if child.status == "failed":
+            reopen(store, child.id, by=by, why=why)
+
+
+def _is_unfinished(store: Store, row: RunRow) -> bool:
+    """Whether a child run has not ended, or has failed by a limit: it continues when its parent does."""
+    if row.status != "failed":
+        return row.status not in TERMINAL_STATUSES
+    _, event = end_of(store, row)
+    return isinstance(event, e.RunFailure) and event.reason in REASONS

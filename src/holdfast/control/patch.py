@@ -19,7 +19,8 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
 from holdfast.store.base import RowChange, RunRow, Store
-from holdfast.store.outside import RunUpdate, everything, refuse_ended, the_end, update_run
+from holdfast.store.outside import RunUpdate, refuse_ended, update_run
+from holdfast.store.pages import everything, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]
 """New values of `run.state` by key; a StatePatch; or an RFC 6902 JSON Patch of what `hf.get` shows."""
@@ -124,10 +125,10 @@ def _try_out(state: RunState, ops: Any) -> None:
 
 def _small(data: bytes) -> e.Value:
     """A patch is kept inside its event, so that a fold needs nothing else."""
-    wrapped, blob = log.wrap(data)
-    if blob is not None:
+    wrapped, blobs = log.wrap(data)
+    if blobs:
         raise InvalidInput(
-            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(blob.data):,}"
+            f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}"
         )
     return wrapped
 

@@ -9,22 +9,15 @@ from typing import Any
 
 from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import Event
 from holdfast.core.items import version_key
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.outside import (
-    WAKE,
-    Reads,
-    RunUpdate,
-    open_until,
-    refuse_ended,
-    update_run,
-    what_is_open,
-)
+from holdfast.store.outside import WAKE, RunUpdate, refuse_ended, update_run
+from holdfast.store.pages import Reads, begins_request, open_until, what_is_open
 from holdfast.words.waiting import decision_calls
 
 
@@ -41,32 +34,26 @@ def signal(
     """Send a signal. It is kept if the run is not waiting for it yet; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a non-empty name")
-    key = _signal_key(run_id, str(signal_id)) if signal_id else ""
-    wrapped, blob = log.wrap(values.encode(value))
+    key = store_key("signal", run_id, str(signal_id) if signal_id else "")
+    wrapped, blobs = log.wrap(values.encode(value))
 
     def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
         event = e.SignalReceived(
             id=signal_id or uuid.uuid4().hex, name=name, value=wrapped, by=by, why=why
         )
-        return RunUpdate([event], WAKE, [] if blob is None else [blob], key)
+        return RunUpdate([event], WAKE, blobs, key)
 
     with contextlib.suppress(KeyTaken):  # it has been received before
         update_run(store, run_id, decide)
-
-
-def _signal_key(run_id: str, signal_id: str) -> str:
-    """The key under which the store knows that a run has received this signal."""
-    known_as = values.digest(signal_id.encode("utf-8", "surrogatepass"))
-    return f"{RESERVED}signal {run_id} {known_as}"
 
 
 def received(run_id: str, events: Iterable[tuple[int, Event]]) -> list[tuple[str, int]]:
     """For a log that is written at once: the keys of the signals and items in it, with their places."""
     found: dict[str, int] = {}
     for seq, x in events:
-        if isinstance(x, e.SignalReceived):
-            found[_signal_key(run_id, x.id)] = seq
+        if isinstance(x, e.SignalReceived) and x.id:
+            found[store_key("signal", run_id, x.id)] = seq
         elif isinstance(x, e.ItemPut):
             found[RESERVED + version_key(run_id, x.collection, x.key, x.number)] = seq
     return list(found.items())
@@ -117,9 +104,10 @@ def _decide_approval(
                 f"run {run_id!r} now makes a different request than the one shown; show the run again"
             )
         _refuse_expired(store, run_id, wait)
-        edited, blob = None, None
+        edited: e.Value | None = None
+        blobs: tuple[log.Blob, ...] = ()
         if args is not None and _is_edited(store, run_id, wait, args):
-            edited, blob = log.wrap(values.encode(args))
+            edited, blobs = log.wrap(values.encode(args))
         event = e.ApprovalDecided(
             branch=wait.branch,
             index=wait.index,
@@ -129,7 +117,7 @@ def _decide_approval(
             why=why,
             args=edited,
         )
-        return RunUpdate([event], WAKE, [] if blob is None else [blob])
+        return RunUpdate([event], WAKE, blobs)
 
     update_run(store, run_id, decide, _requests(request))
 
@@ -168,7 +156,7 @@ def _json_type(value: Any) -> str:
 
 def _requests(request: str) -> Reads:
     """The events of one request, or of all that are open."""
-    return open_until(still_open.begins_request(request)) if request else what_is_open
+    return open_until(begins_request(request)) if request else what_is_open
 
 
 def _refuse_expired(store: Store, run_id: str, wait: Waiting) -> None:
@@ -197,7 +185,7 @@ def answer(
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
     False if an answer with this key was recorded before.
     """
-    wrapped, blob = log.wrap(values.encode(value))
+    wrapped, blobs = log.wrap(values.encode(value))
     claimed = store_key("answer", run_id, key)
     if _is_given(store, run_id, claimed, wrapped):
         return False
@@ -208,7 +196,7 @@ def answer(
         _refuse_expired(store, run_id, wait)
         check_answer(wait, value)
         event = e.AnswerGiven(branch=wait.branch, index=wait.index, value=wrapped, by=by, why=why)
-        return RunUpdate([event], WAKE, [] if blob is None else [blob], claimed)
+        return RunUpdate([event], WAKE, blobs, claimed)
 
     try:
         update_run(store, run_id, decide, _requests(request))

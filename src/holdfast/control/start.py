@@ -16,8 +16,9 @@ from holdfast.core.params import ParamSchema
 from holdfast.core.policy import NO_LIMITS, Limits
 from holdfast.core.registration import Registration
 from holdfast.errors import InvalidInput, NotFound, NotStorable
-from holdfast.store.base import Creation, NewRun, RunRow, Store
+from holdfast.store.base import NewRun, RunRow, Store
 from holdfast.store.checks import check_priority
+from holdfast.store.outside import create
 
 
 def start(
@@ -41,24 +42,21 @@ def start(
     found = registered(store, agent, version)
     run_id = log.check_run_id(f"{agent}-{uuid.uuid4().hex[:12]}" if id is None else id)
     data, digest = _encoded(found, {} if input is None else input)
-    value, blob = log.wrap(data)
-    now = store.now()
+    value, blobs = log.wrap(data)
     created = e.RunCreated(
         run_id=run_id,
         agent=found.name,
         input=value,
         code_version=found.version,
-        deadline_at=_deadline_at(found, limits, now),
+        deadline_at=_deadline_at(found, limits, store.now()),
         budget=found.budget | limits.changes,
         stages=found.stages,
         loop=found.is_loop,
         by=by,
         why=why,
     )
-    _, records = log.seal(log.origin(run_id), [created], epoch=0, time=now)
     new = NewRun(run_id, found.name, digest, found.version, priority=check_priority(priority))
-    row, _ = store.create(Creation(new, records, blobs=() if blob is None else (blob,))).wait().made
-    return row
+    return create(store, new, [created], blobs)[0]
 
 
 def _deadline_at(found: Registration, limits: Limits, now: int) -> int | None:

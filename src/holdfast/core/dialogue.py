@@ -74,11 +74,11 @@ def keep(format: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     return {"kept": {"format": format, "blocks": blocks}}
 
 
-def kept_blocks(message: Message, format: str = "anthropic") -> list[dict[str, Any]]:
-    """The blocks that were kept of this message for providers of this format; none for others."""
+def kept_blocks(message: Message) -> list[dict[str, Any]]:
+    """The blocks that were kept of this message for Anthropic; none if they are for another provider."""
     metadata = message.metadata if message.role == Role.ASSISTANT else None
     kept = metadata.get("kept") if isinstance(metadata, dict) else None
-    if not isinstance(kept, dict) or kept.get("format") != format:
+    if not isinstance(kept, dict) or kept.get("format") != "anthropic":
         return []
     blocks = values.thaw(kept.get("blocks"))
     return [b for b in blocks if isinstance(b, dict)] if isinstance(blocks, list) else []

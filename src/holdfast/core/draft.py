@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from holdfast.core import jsonpatch, values
 from holdfast.core.events import Divergence, Event, Usage, Value
-from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.core.state import (
     Call,
@@ -23,8 +23,10 @@ from holdfast.core.state import (
     RunState,
     TimelineEntry,
     Waiting,
+    signed,
 )
 from holdfast.core.values import FrozenDict
+from holdfast.errors import InvalidInput
 from holdfast.waiting import WaitingFor
 
 
@@ -60,6 +62,28 @@ _PLAIN: Final = tuple(
 )
 _plain_of: Final = attrgetter(*_PLAIN)
 _lists_of: Final = attrgetter(*_LISTS)
+
+
+class Document:
+    """A loop's state as plain JSON. It is copied only when it is read after a change."""
+
+    def __init__(self, frozen: Any) -> None:
+        self._frozen = frozen
+        self._own: Any = None
+
+    def frozen(self) -> Any:
+        if self._frozen is None and self._own is not None:
+            self._frozen = values.freeze(self._own)
+        return self._frozen
+
+    def apply(self, delta: Any) -> None:
+        if self._own is None:
+            self._own = values.thaw(self._frozen)
+        self._frozen = None
+        try:
+            self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
+        except InvalidInput:  # a foreign log may contain anything
+            return
 
 
 class DraftState:
@@ -158,8 +182,7 @@ class DraftState:
 
     def add_line(self, level: str, by: str, why: str, what: str) -> None:
         """Add what a person did to the run's lines."""
-        text = what + (f" by {by}" if by else "") + (f": {why}" if why else "")
-        self.lines.append(TimelineEntry(self.updated_at, level, text))
+        self.lines.append(TimelineEntry(self.updated_at, level, signed(what, by, why)))
 
 
 Handlers = Mapping[type[Event], Callable[[DraftState, Any], None]]

@@ -27,9 +27,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     digest: str = ""
     step: int = 0
     intent: e.CallStarted | None = None
-    intent_at: int = 0
     intent_seq: int = 0
-    intent_epoch: int = 0
     first_intent_at: int = 0
     failures: Sequence[e.CallFailure] = ()
     done: e.CallSucceeded | None = None
@@ -42,7 +40,6 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     ended_at: int = 0
     approval: e.ApprovalDecided | None = None
     approval_seq: int = 0
-    approval_at: int = 0
     answer: e.AnswerGiven | None = None
     answer_seq: int = 0
     granted: bool = False

@@ -26,6 +26,7 @@ from holdfast.core.fold_life import LIFE
 from holdfast.core.log import Record, read_event
 from holdfast.core.policy import BUDGET_PRESSURE, budget_use
 from holdfast.core.state import (
+    UNSETTLED,
     Attempt,
     Call,
     Evidence,
@@ -53,6 +54,12 @@ class Draft(DraftState):
         _APPLY[type(event)](self, event)
         if self.budget and BUDGET_PRESSURE not in self.flags:
             self._flag_pressure()
+
+    def open_since(self) -> int:
+        """When the oldest of what is open started, for `RunSuspended`; the time of the last event if nothing is."""
+        begun = [wait.since for wait in self.open.waits.values()]
+        begun += [c.started_at for c in self.open.calls.values() if c.status in UNSETTLED]
+        return min(begun, default=self.updated_at)
 
     def _flag_pressure(self) -> None:
         """Raise the flag when the budget runs low, by what the log contains: the same on every replay."""

@@ -10,9 +10,8 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import knowledge
 from holdfast.core import patch as patches
-from holdfast.core.draft import DraftState, Handlers
+from holdfast.core.draft import Document, DraftState, Handlers
 from holdfast.core.events import Value, plain
-from holdfast.core.loop_state import Document
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep, ToolCall
 from holdfast.core.patch import StatePatch
 from holdfast.core.state import Decision, QueuedPatch, TimelineEntry

@@ -8,8 +8,7 @@ from typing import Final
 import msgspec
 
 from holdfast.core import events as e
-from holdfast.core.draft import DraftState, Handlers
-from holdfast.core.loop_state import Document
+from holdfast.core.draft import Document, DraftState, Handlers
 from holdfast.core.state import Failure
 from holdfast.core.values import FrozenDict
 from holdfast.waiting import WaitingFor

@@ -16,9 +16,9 @@ from holdfast.core.events import Event, Noted
 from holdfast.core.journal import Journal, PendingSignal
 
 
-def feed(journal: Journal, seq: int, time: int, epoch: int, event: Event) -> None:
+def feed(journal: Journal, seq: int, time: int, event: Event) -> None:
     """Take in the next event of the log."""
-    _FEED[type(event)](journal, seq, time, epoch, event)
+    _FEED[type(event)](journal, seq, time, event)
 
 
 def feed_answered(journal: Journal, event: e.CallSucceeded | e.CallFailure) -> None:
@@ -34,16 +34,16 @@ def feed_answered(journal: Journal, event: e.CallSucceeded | e.CallFailure) -> N
         journal.forget(branch, index)
 
 
-def _nothing(journal: Journal, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
+def _nothing(journal: Journal, _seq: int, _time: int, _event: Event) -> None:
     """A fact that no call or wait is about."""
 
 
-def _noting(journal: Journal, seq: int, _time: int, _epoch: int, event: Noted) -> None:
+def _noting(journal: Journal, seq: int, _time: int, event: Noted) -> None:
     by_subject = journal.facts.setdefault((event.branch, event.after), {})
     by_subject.setdefault((event.kind, event.subject), deque()).append((seq, event))
 
 
-def _timeout(journal: Journal, seq: int, _time: int, _epoch: int, event: e.TimeoutFired) -> None:
+def _timeout(journal: Journal, seq: int, _time: int, event: e.TimeoutFired) -> None:
     """A timeout has its own place: several may fire in one branch between two calls."""
     place = (event.branch, -1 - seq)
     journal.entries[place] = Entry("asyncio.timeout", timeout=event, first_seq=seq, seq=seq)
@@ -51,23 +51,21 @@ def _timeout(journal: Journal, seq: int, _time: int, _epoch: int, event: e.Timeo
     journal.timeouts += 1
 
 
-def _signal(journal: Journal, seq: int, _time: int, _epoch: int, event: e.SignalReceived) -> None:
+def _signal(journal: Journal, seq: int, _time: int, event: e.SignalReceived) -> None:
     journal.signals.append(PendingSignal(seq, event))
 
 
-def _iteration(
-    journal: Journal, seq: int, _time: int, _epoch: int, event: e.IterationEnded
-) -> None:
+def _iteration(journal: Journal, seq: int, _time: int, event: e.IterationEnded) -> None:
     if not iterated(journal, seq, event):
         entry = _at(journal, seq, "", event.index, "", event.forks)
         entry.iteration, entry.seq = event, seq
 
 
-def _patched(journal: Journal, _seq: int, _time: int, _epoch: int, _event: Event) -> None:
+def _patched(journal: Journal, _seq: int, _time: int, _event: Event) -> None:
     journal.has_unseen_patch = True
 
 
-def _life(journal: Journal, seq: int, time: int, _epoch: int, event: Event) -> None:
+def _life(journal: Journal, seq: int, time: int, event: Event) -> None:
     has_failed = journal.life.terminal is not None
     journal.life.feed(time, event)
     match event:
@@ -99,23 +97,20 @@ def _call(
     return entry
 
 
-def _started(journal: Journal, seq: int, time: int, epoch: int, event: e.CallStarted) -> None:
+def _started(journal: Journal, seq: int, time: int, event: e.CallStarted) -> None:
     entry = _call(journal, seq, event)
     if event.undoes:
         journal.life.starts_to_undo()
     entry.digest = event.digest
     if entry.intent_seq and journal.life.lineage.is_inherited(entry.intent_seq):
         entry.first_intent_at = 0  # the key of a fork is a new one
-    entry.intent, entry.intent_at, entry.intent_epoch = event, time, epoch
-    entry.intent_seq = seq
+    entry.intent, entry.intent_seq = event, seq
     entry.first_intent_at = entry.first_intent_at or time
     entry.doubted = None
     entry.resolved = None
 
 
-def feed_receipt(
-    journal: Journal, seq: int, _time: int, _epoch: int, event: e.CallSucceeded
-) -> None:
+def feed_receipt(journal: Journal, seq: int, _time: int, event: e.CallSucceeded) -> None:
     """Take in the receipt of a call that was done."""
     place = branch, index = event.branch, event.index
     if place in journal.entries:
@@ -135,7 +130,7 @@ def feed_receipt(
         journal.has_unseen_patch = event.buffered
 
 
-def _failed(journal: Journal, seq: int, _time: int, _epoch: int, event: e.CallFailure) -> None:
+def _failed(journal: Journal, seq: int, _time: int, event: e.CallFailure) -> None:
     entry = _call(journal, seq, event)
     entry.digest = e.args_digest(event) or entry.digest
     entry.failures = (*entry.failures, event)
@@ -146,13 +141,13 @@ def _failed(journal: Journal, seq: int, _time: int, _epoch: int, event: e.CallFa
     journal.has_unseen_patch = False
 
 
-def _doubted(journal: Journal, seq: int, _time: int, _epoch: int, event: e.CallDoubted) -> None:
+def _doubted(journal: Journal, seq: int, _time: int, event: e.CallDoubted) -> None:
     entry = _call(journal, seq, event)
     entry.doubted = event
     entry.resolved = None  # what was said about it did not resolve it
 
 
-def _resolved(journal: Journal, seq: int, _time: int, _epoch: int, event: e.CallResolved) -> None:
+def _resolved(journal: Journal, seq: int, _time: int, event: e.CallResolved) -> None:
     entry = _call(journal, seq, event)
     entry.resolved = event
     entry.doubted = None
@@ -171,7 +166,6 @@ def _wait(
     journal: Journal,
     seq: int,
     time: int,
-    _epoch: int,
     event: e.WaitBegan | e.WaitEnded | e.ApprovalDecided | e.AnswerGiven,
 ) -> None:
     match event:
@@ -189,7 +183,7 @@ def _wait(
         case e.ApprovalDecided():
             entry = _at(journal, seq, event.branch, event.index, "")
             if entry.approval is None:  # the first decision wins, by log order
-                entry.approval, entry.approval_seq, entry.approval_at = event, seq, time
+                entry.approval, entry.approval_seq = event, seq
         case e.AnswerGiven():
             entry = _at(journal, seq, event.branch, event.index, "")
             if entry.answer is None:
@@ -217,11 +211,11 @@ def _restart(journal: Journal, seq: int) -> None:
     journal.accepted = 0
 
 
-def feed_own(journal: Journal, seq: int, time: int, epoch: int, event: Event) -> None:
+def feed_own(journal: Journal, seq: int, time: int, event: Event) -> None:
     """Take in an event that was written here. The end of a wait is delivered to the code by its writer."""
     if isinstance(event, e.TimeoutFired):
         return  # the code has its outcome
-    feed(journal, seq, time, epoch, event)
+    feed(journal, seq, time, event)
     if isinstance(event, e.WaitEnded):
         journal.outcomes.pop()
 
@@ -254,7 +248,7 @@ def _is_before(place: Place, index: int) -> bool:
     return at is not None and at <= index
 
 
-_Feed = Callable[[Journal, int, int, int, Any], None]
+_Feed = Callable[[Journal, int, int, Any], None]
 _FEED: Final[dict[type[Event], _Feed]] = {
     **dict.fromkeys(e.ALL.values(), _nothing),
     **{cls: _noting for cls in e.ALL.values() if issubclass(cls, Noted)},

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from holdfast.core import events
@@ -25,6 +26,7 @@ from holdfast.errors import InvalidInput, LogDamaged, UnknownEvent
 SPILL_BYTES: Final = 64 * 1024
 """A value longer than this is kept as an artifact, by its hash, and not inside its event."""
 
+_encode: Final = msgspec.json.Encoder().encode
 _HEADER: Final = struct.Struct(">qqq")
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
 _CHILD: Final = re.compile(r"(~\d+)+$")
@@ -109,7 +111,11 @@ def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[He
     records: list[Record] = []
     for event in new:
         seq += 1
-        kind, data = event.stored_as, encode_struct(event)
+        try:
+            kind, data = event.stored_as, _encode(event)
+        except (UnicodeEncodeError, TypeError):
+            encode_struct(event)  # says what is wrong
+            raise
         hash_ = chain_hash(hash_, seq, time, epoch, kind, data)
         records.append(_new(Record, (seq, time, epoch, kind, data, hash_)))
     return _new(Head, (seq, hash_, time)), records
@@ -150,9 +156,14 @@ def read_event(run_id: str, record: Record) -> Event:
         raise UnknownEvent(run_id, record.seq, str(error)) from None
 
 
-def wrap(data: bytes) -> tuple[Value, Blob | None]:
+def wrap(data: bytes) -> tuple[Value, tuple[Blob, ...]]:
     """Encoded bytes as a Value, and the artifact to keep next to the event when they are big."""
     if len(data) <= SPILL_BYTES:
-        return Value(json=Raw(data)), None
+        return Value(json=Raw(data)), ()
+    return wrap_blob(data)
+
+
+def wrap_blob(data: bytes) -> tuple[Value, tuple[Blob]]:
+    """Bytes as a Value that refers to an artifact, and that artifact."""
     blob = Blob(digest(data), data)
-    return Value(blob=blob.hash, bytes=len(data)), blob
+    return Value(blob=blob.hash, bytes=len(data)), (blob,)

@@ -169,25 +169,3 @@ def _apply_operations(
     if lost:
         raise InvalidInput(f"WorkingMemory has no field /memory/{lost[0]}")
     return new, {k: v for k, v in patched.items() if k not in shown}
-
-
-class Document:
-    """A loop's state as plain JSON. It is copied only when it is read after a change."""
-
-    def __init__(self, frozen: Any) -> None:
-        self._frozen = frozen
-        self._own: Any = None
-
-    def frozen(self) -> Any:
-        if self._frozen is None and self._own is not None:
-            self._frozen = values.freeze(self._own)
-        return self._frozen
-
-    def apply(self, delta: Any) -> None:
-        if self._own is None:
-            self._own = values.thaw(self._frozen)
-        self._frozen = None
-        try:
-            self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
-        except InvalidInput:  # a foreign log may contain anything
-            return

@@ -257,11 +257,11 @@ class BudgetUse(Struct, frozen=True):
             self.used.get(name, 0) >= PRESSURE * limit for name, limit in self.limits.items()
         )
 
-    def exceeded(self, *, starting: bool) -> str:
+    def exceeded(self) -> str:
         """The limit that forbids another call, in words; empty if none does."""
         for name, limit in self.limits.items():
             used = self.used.get(name, 0)
-            over = used >= limit if name == "max_steps" and starting else used > limit
+            over = used >= limit if name == "max_steps" else used > limit
             if name != "max_artifact_bytes_in_context" and over:
                 return f"{name} is {limit:g}, and {used:g} are used"
         return ""

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import values
-
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """An agent, by name and version. `parameters` is the JSON Schema of its input."""
@@ -25,12 +23,9 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     budget: dict[str, float] = {}
     is_loop: bool = False
 
-    def encode(self) -> bytes:
-        return values.encode_struct(self)
-
     @classmethod
     def decode(cls, data: bytes) -> Registration:
-        """What `encode` wrote, also if a newer Holdfast did; ValueError if it cannot be read."""
+        """What a worker has registered, also if a newer Holdfast did; ValueError if it cannot be read."""
         return _decoder.decode(data)
 
 

@@ -6,16 +6,17 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, Final
 
 import msgspec
 
+from holdfast.core import values
 from holdfast.core.agent_state import AgentState
 from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
-from holdfast.core.requests import request_id
 from holdfast.waiting import WaitingFor
 
 
@@ -47,6 +48,10 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
     result: Value | None = None
     error: ErrorInfo | None = None
+
+
+UNSETTLED: Final = ("running", "in_doubt")
+"""A call with such a status may or may not have happened, once no worker executes it."""
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,7 +122,7 @@ class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def id(self) -> str:
         """How people name it when they decide: its branch and position."""
-        return request_id(self)
+        return f"{self.branch}#{self.index}"
 
 
 class Decision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,6 +140,11 @@ class TimelineEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     time: int
     level: str
     text: str
+
+
+def signed(what: str, by: str, why: str) -> str:
+    """What was done, by whom and why: `cancelled by ann: a duplicate`."""
+    return what + (f" by {by}" if by else "") + (f": {why}" if why else "")
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -254,3 +264,21 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     def call(self, step: int) -> Call | None:
         """The call with this step number."""
         return next((call for call in self.calls if call.step == step), None)
+
+
+def to_plain(value: Any) -> Any:
+    """Any part of a state as plain JSON values, for `--json` and for comparing."""
+    if isinstance(value, Value):
+        if value.blob:
+            return {"artifact": value.blob, "bytes": value.bytes}
+        return values.decode(value.json)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(v) for v in value]
+    return value

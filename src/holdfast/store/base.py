@@ -430,13 +430,13 @@ class Store(Protocol):
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         """Claim runs that are due: new, woken, or left by a worker whose lease expired.
 
-        Up to `limit` at once, in queue order; None means any run. `exclude` names
-        runs not to claim: those that the worker is still executing, whatever happened to its lease.
+        Up to `limit` at once, in queue order. `exclude` names runs not to claim: those that the worker is still
+        executing, whatever happened to its lease.
         """
         ...
 
@@ -479,7 +479,7 @@ class Store(Protocol):
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,

@@ -20,9 +20,9 @@ from holdfast.core.state import RunState
 from holdfast.errors import NoSuchRun
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RowChange, RunRow, Store
 from holdfast.store.items import is_recorded
-from holdfast.store.outside import WAKE, RunUpdate, lately, update_run
+from holdfast.store.outside import WAKE, RunUpdate, update_run
+from holdfast.store.pages import all_runs, lately
 
-PAGE: Final = 1000
 REASONS: Final = ("deadline", "budget")
 """A run that fails for one of these ends its children for the same reason."""
 
@@ -41,12 +41,7 @@ def open_children(store: Store, run_id: str) -> Iterator[RunRow]:
 
 def children(store: Store, run_id: str) -> Iterator[RunRow]:
     """The child runs of a run, the newest first."""
-    cursor: int | None = None
-    while page := store.runs(Filter(parent=run_id), limit=PAGE, cursor=cursor):
-        yield from page
-        if len(page) < PAGE:
-            return
-        cursor = page[-1].cursor
+    return all_runs(store, Filter(parent=run_id))
 
 
 def cancel_tree(store: Store, run_id: str, cancellation: e.CancelRequested) -> None:

@@ -15,7 +15,7 @@ from holdfast.core.log import Record
 from holdfast.errors import LogDamaged
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.pages import newest_first
+from holdfast.store.pages import checked, newest_first
 
 
 def find(store: Store, run_id: str, collection: str, key: str) -> tuple[Record, ItemPut] | None:
@@ -34,17 +34,12 @@ def _at(
     store: Store, run_id: str, seq: int, wanted: tuple[str, str, int]
 ) -> tuple[Record, ItemPut]:
     """The event with which an item was put. The index is not part of the hash chain: it is checked against the event."""
-    before = store.read(run_id, after=seq - 2, limit=1)
-    if not before or before[0].seq != seq - 1:
-        raise LogDamaged(run_id, seq - 1, "it is missing")
-    checked = list(
-        log.verify(run_id, log.head_at(before[0]), store.read(run_id, after=seq - 1, limit=1))
-    )
-    if not checked:
+    record = next(checked(store, run_id, seq - 1, limit=1), None)
+    if record is None:
         raise LogDamaged(run_id, seq, "it is missing")
-    event = log.read_event(run_id, checked[0])
+    event = log.read_event(run_id, record)
     if isinstance(event, ItemPut) and (event.collection, event.key, event.number) == wanted:
-        return checked[0], event
+        return record, event
     raise LogDamaged(run_id, seq, f"it should be item {wanted[1]!r} of {wanted[0]}")
 
 

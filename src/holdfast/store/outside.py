@@ -4,24 +4,32 @@ decision if it still is. People do this (`control`), and so do runs that cancel 
 How much of the log is read depends on the decision (`Reads`): mostly the last event, or as far back as anything is
 open. So it does not cost more for a long log.
 
-Not here: the decisions.
+Not here: the decisions (`control`), reading the log (`pages.py`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core import events as e
-from holdfast.core import log, still_open
+from holdfast.core import log
 from holdfast.core.events import Event
 from holdfast.core.fold import fold
-from holdfast.core.log import Blob, Record
+from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, LogDamaged, NoSuchRun, NotNow
-from holdfast.store.base import TERMINAL_STATUSES, Append, RowChange, RunRow, Store
-from holdfast.store.pages import newest_first
+from holdfast.store.base import (
+    TERMINAL_STATUSES,
+    Append,
+    Creation,
+    NewRun,
+    RowChange,
+    RunRow,
+    Store,
+)
+from holdfast.store.pages import Reads, everything, the_end
+from holdfast.store.process import is_held
 
 
 class RunUpdate(NamedTuple):
@@ -38,38 +46,6 @@ Decide = Callable[[RunState, RunRow], RunUpdate]
 """Based on what is known of the run (as far as it was read) and its row."""
 
 WAKE: Final = RowChange(wake=True)
-
-# ── how much of the log a decision needs ─────────────────────────────────────────────────────
-
-LATELY: Final = 100
-Reads = Callable[[Store, str], list[Record]]
-"""What is read of a run's log, in order and checked: its last event at least."""
-
-
-def the_end(store: Store, run_id: str) -> list[Record]:
-    """Only where the log ends: for what is decided on the run's row alone."""
-    return list(itertools.islice(newest_first(store, run_id, page=1), 1))
-
-
-def lately(store: Store, run_id: str) -> list[Record]:
-    """The last events. A cancellation that is not carried out yet is among them: a process that knows of one starts
-    nothing new. (If very much came from outside since, it is asked for twice, which does no harm.)"""
-    return list(itertools.islice(newest_first(store, run_id, page=LATELY), LATELY))[::-1]
-
-
-def what_is_open(store: Store, run_id: str) -> list[Record]:
-    """As far back as anything is open: requests, and calls that may have happened."""
-    return still_open.tail(run_id, newest_first(store, run_id))
-
-
-def open_until(found: still_open.Found) -> Reads:
-    """The same, but no further than to what is asked about."""
-    return lambda store, run_id: still_open.tail(run_id, newest_first(store, run_id), found)
-
-
-def everything(store: Store, run_id: str) -> list[Record]:
-    """The whole log: for what depends on all that the run did or knows."""
-    return list(log.verify(run_id, log.origin(run_id), store.read(run_id)))
 
 
 def update_run(store: Store, run_id: str, decide: Decide, reads: Reads = the_end) -> None:
@@ -96,6 +72,19 @@ def update_run(store: Store, run_id: str, decide: Decide, reads: Reads = the_end
         return
 
 
+def create(
+    store: Store,
+    run: NewRun,
+    new: Sequence[Event],
+    blobs: Sequence[Blob] = (),
+    keys: Sequence[tuple[str, int]] = (),
+) -> tuple[RunRow, bool]:
+    """Create a run for any worker, with its first events; its row, and whether it was created now."""
+    _, sealed = log.seal(log.origin(run.id), new, epoch=0, time=store.now())
+    refuse_unreadable(sealed)
+    return store.create(Creation(run, sealed, blobs, keys=keys)).wait().made
+
+
 def refuse_unreadable(records: Sequence[log.Record]) -> None:
     """What came from outside, such as a name that is not a text, must not make a log unreadable."""
     for record in records:
@@ -108,6 +97,12 @@ def refuse_unreadable(records: Sequence[log.Record]) -> None:
 def refuse_ended(row: RunRow) -> None:
     if row.status in TERMINAL_STATUSES:
         raise NotNow(f"run {row.id!r} is already {row.status}")
+
+
+def refuse_held(store: Store, row: RunRow, then: str) -> None:
+    """For what cannot be done while a worker executes the run; `then` says what can be done first."""
+    if is_held(row, store.now()):
+        raise NotNow(f"run {row.id!r} is being executed by {row.owner}; {then}")
 
 
 def whole_state(store: Store, run_id: str) -> RunState:

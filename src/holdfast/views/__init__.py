@@ -3,7 +3,7 @@
 `hf.get`, `hf.at`, `hf.diff`, `hf.events`, `hf.verify` and the interfaces are these functions.
 """
 
-from holdfast.core.plain import to_plain
+from holdfast.core.state import to_plain
 from holdfast.store.pages import Through
 from holdfast.views.agents import AgentInfo, agents
 from holdfast.views.inbox import InboxItem, InboxPage, inbox
@@ -18,29 +18,38 @@ from holdfast.views.listing import (
     shown_status,
     unwatched,
 )
-from holdfast.views.log import Verification, check, events, records, row_of, verify
+from holdfast.views.log import (
+    Moment,
+    Verification,
+    check,
+    events,
+    records,
+    row_of,
+    timeline,
+    verify,
+)
 from holdfast.views.next_steps import RequestOfRun, family, next_steps, requests, used_budget
 from holdfast.views.outcome import Outcome, outcome
-from holdfast.views.position import ENDED, Position, position, ranges
+from holdfast.views.position import Position, position, ranges
 from holdfast.views.search import SearchResult, search
 from holdfast.views.state import (
+    Change,
     artifact,
     at,
     brief,
     changes,
+    compare,
     diff,
     folded,
     get,
     known,
     pending,
+    value,
     with_dialogue,
     with_owner,
 )
-from holdfast.views.timeline import Moment, timeline
-from holdfast.views.values import Change, compare, value
 
 __all__ = [
-    "ENDED",
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",

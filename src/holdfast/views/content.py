@@ -13,8 +13,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from holdfast.core.fold import fold
-from holdfast.core.plain import to_plain
-from holdfast.core.state import RunState
+from holdfast.core.state import RunState, to_plain
 from holdfast.errors import LogDamaged
 from holdfast.store.base import Store
 from holdfast.store.brief import read_brief

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from holdfast.errors import InvalidInput
 from holdfast.store.base import STATUSES, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
+from holdfast.store.pages import all_runs
 from holdfast.store.process import is_held
 
-PAGE: Final = 200
 SHOWN_STATUSES: Final = (*STATUSES[:2], "interrupted", *STATUSES[2:])
 """The statuses of runs as people see them. `interrupted`: its worker has let the lease expire."""
 
@@ -87,7 +87,4 @@ def runs(
 
 def every_run(store: Store, status: str = "", agent: str = "") -> Iterator[RunRow]:
     """All runs, newest first, page by page, with their stored status."""
-    cursor: int | None = None
-    while rows := store.runs(Filter(status=status, agent=agent), limit=PAGE, cursor=cursor):
-        yield from rows
-        cursor = rows[-1].cursor
+    return all_runs(store, Filter(status=status, agent=agent))

@@ -1,9 +1,9 @@
-"""A run's log: read in pages, event by event, and verified."""
+"""A run's log: read in pages, event by event or as sentences, and verified."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -16,7 +16,8 @@ from holdfast.errors import InvalidInput, LogDamaged, NoSuchRun
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.store.checks import check_whole
-from holdfast.store.pages import Through, in_pages
+from holdfast.store.pages import Through, checked
+from holdfast.words.timeline import sentence
 
 
 class Verification(Struct, frozen=True):
@@ -39,7 +40,7 @@ def row_of(store: Store, run_id: str) -> RunRow:
 
 def records(store: Store, run_id: str, through: Through = iter) -> list[Record]:
     """The run's log, checked, from the beginning."""
-    found = list(log.verify(run_id, log.origin(run_id), through(in_pages(store, run_id))))
+    found = list(checked(store, run_id, through=through))
     if not found:
         row_of(store, run_id)
     return found
@@ -73,7 +74,6 @@ def events(
     after: int = -1,
     limit: int | None = None,
     last: int | None = None,
-    through: Through = iter,
 ) -> Iterator[tuple[Record, Event]]:
     """The run's log after a seq, at most `limit` events, or its `last` events: each record with its event.
 
@@ -84,7 +84,7 @@ def events(
         check_whole("limit", limit, least=0)
     if last is not None:
         after, limit = _last(store, run_id, check_whole("last", last, least=0), after, limit), last
-    return _events(store, run_id, after, limit, through)
+    return _events(store, run_id, after, limit)
 
 
 def _last(store: Store, run_id: str, last: int, after: int, limit: int | None) -> int:
@@ -98,20 +98,10 @@ def _last(store: Store, run_id: str, last: int, after: int, limit: int | None) -
 
 
 def _events(
-    store: Store, run_id: str, after: int, limit: int | None, through: Through
+    store: Store, run_id: str, after: int, limit: int | None
 ) -> Iterator[tuple[Record, Event]]:
-    head = log.origin(run_id)
-    if after >= 0:
-        before = store.read(run_id, after=after - 1, limit=1)
-        if not before:
-            row_of(store, run_id)
-            return
-        if before[0].seq != after:
-            raise LogDamaged(run_id, after, "it is missing")
-        head = log.head_at(before[0])
-    found = log.verify(run_id, head, through(in_pages(store, run_id, head.seq, limit)))
     is_empty = True
-    for record in found:
+    for record in checked(store, run_id, after, limit):
         is_empty = False
         yield record, log.read_event(run_id, record)
     if is_empty:
@@ -139,8 +129,8 @@ def _check(store: Store, run_id: str, through: Through, seen: list[Record]) -> N
     while True:
         row = row_of(store, run_id)
         draft = Draft(keep_calls=False)
-        for record in _verified(store, run_id, through, seen):
-            draft.apply(record.seq, record.time, log.read_event(run_id, record))
+        for record, event in _verified(store, run_id, through, seen):
+            draft.apply(record.seq, record.time, event)
         damage = contradiction(row, draft)
         if damage is None:
             return
@@ -153,13 +143,47 @@ def _verification(run_id: str, seen: Sequence[Record], problem: str = "") -> Ver
     return Verification(run_id, not problem, events, head, problem)
 
 
-def _verified(store: Store, run_id: str, through: Through, seen: list[Record]) -> Iterator[Record]:
-    """The run's records, each checked with all that it refers to; the last one is left in `seen`."""
+def _verified(
+    store: Store, run_id: str, through: Through, seen: list[Record]
+) -> Iterator[tuple[Record, Event]]:
+    """The run's events, each checked with all that it refers to; the last one is left in `seen`."""
     known: set[str] = set()
-    for record in log.verify(run_id, log.origin(run_id), through(in_pages(store, run_id))):
-        new = artifacts(log.read_event(run_id, record)) - known
+    for record in checked(store, run_id, through=through):
+        event = log.read_event(run_id, record)
+        new = artifacts(event) - known
         for name in sorted(new):
             read_artifact(store, run_id, name, seq=record.seq)
         known |= new
         seen[:] = [record]
-        yield record
+        yield record, event
+
+
+# ── as sentences ─────────────────────────────────────────────────────────────────────────────
+
+
+class Moment(NamedTuple):
+    """One event in words: `about` names what it is about, `text` says what happened. `tone` is a colour, or None."""
+
+    seq: int
+    time: int
+    epoch: int
+    kind: str
+    about: str
+    text: str
+    tone: str | None
+
+
+def timeline(
+    store: Store,
+    run_id: str,
+    *,
+    after: int = -1,
+    limit: int | None = None,
+    last: int | None = None,
+) -> Iterator[Moment]:
+    """The run's events after a seq, or its `last` events, in words; read page by page."""
+    for record, event in events(store, run_id, after=after, limit=limit, last=last):
+        said = sentence(event)
+        yield Moment(
+            record.seq, record.time, record.epoch, record.kind, said.what, said.text, said.colour
+        )

@@ -7,9 +7,8 @@ import msgspec
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.events import ErrorInfo, Value
-from holdfast.errors import LogDamaged
 from holdfast.store.base import TERMINAL_STATUSES, Store
-from holdfast.store.pages import newest_first
+from holdfast.store.pages import end_of
 from holdfast.views.listing import shown_status
 from holdfast.views.log import row_of
 
@@ -43,14 +42,10 @@ def outcome(store: Store, run_id: str) -> Outcome:
     if row.status not in TERMINAL_STATUSES:
         shown = shown_status(row, store.now())
         return Outcome(row.id, shown, root=root, waiting_for=row.waiting_for)
-    last = -1
-    for record in newest_first(store, run_id):
-        last = max(last, record.seq)
-        match log.read_event(run_id, record):
-            case e.RunCompleted(result=result):
-                return Outcome(row.id, row.status, result=result, root=root)
-            case e.RunFailure(error=error, reason=reason):
-                return Outcome(row.id, row.status, error=error, reason=reason, root=root)
-            case e.RunCancellation(by=by, why=why):
-                return Outcome(row.id, row.status, by=by, why=why, root=root)
-    raise LogDamaged(run_id, last + 1, "it is missing")
+    match end_of(store, row)[1]:
+        case e.RunCompleted(result=result):
+            return Outcome(row.id, row.status, result=result, root=root)
+        case e.RunFailure(error=error, reason=reason):
+            return Outcome(row.id, row.status, error=error, reason=reason, root=root)
+        case e.RunCancellation(by=by, why=why):
+            return Outcome(row.id, row.status, by=by, why=why, root=root)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
 
 from msgspec import Struct
 
 from holdfast.core.state import Call, RunState
+from holdfast.store.base import TERMINAL_STATUSES
 
 
 class Position(Struct, frozen=True):
@@ -42,7 +42,7 @@ def position(state: RunState) -> Position:
     if under_way:
         return Position(under_way[0].step, None, under_way[0].name, over)
     # Between two calls: the next one has no name yet. After the end there is no next one.
-    return Position(state.steps + (state.status not in ENDED), None, "", over)
+    return Position(state.steps + (state.status not in TERMINAL_STATUSES), None, "", over)
 
 
 def _committed(state: RunState, under_way: Sequence[Call]) -> str:
@@ -52,9 +52,6 @@ def _committed(state: RunState, under_way: Sequence[Call]) -> str:
     gaps = [0, *sorted({c.step for c in under_way}), state.steps + 1]
     between = [(a + 1, b - 1) for a, b in itertools.pairwise(gaps) if a + 1 < b]
     return ", ".join(_range(a, b) for a, b in between)
-
-
-ENDED: Final = ("completed", "failed", "cancelled")
 
 
 def ranges(numbers: Sequence[int]) -> str:

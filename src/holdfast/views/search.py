@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from msgspec import Struct
 from holdfast.errors import InvalidInput
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.store.checks import check_whole
+from holdfast.store.pages import all_runs
 from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, shown
 from holdfast.words.waiting import is_for_people
@@ -118,7 +119,6 @@ def search(
     *,
     limit: int = 50,
     cursor: int | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> SearchResult:
     """Up to `limit` runs that match, newest first."""
     terms, now = parse(text), store.now()
@@ -126,13 +126,14 @@ def search(
     which, rest = _filter(terms, now)
     on_rows = [term for term in rest if not term.reads_logs]
     on_logs = [term for term in rest if term.reads_logs]
-    end = clock() + READ_SECONDS
+    end = time.monotonic() + READ_SECONDS
     found: list[RunRow] = []
     looked, is_first = 0, cursor is None
-    for row in _rows(store, which, cursor, limit if not rest else PAGE):
+    page = 1 + (PAGE if rest else limit)
+    for row in all_runs(store, which, page=page, cursor=cursor):
         if len(found) == limit:
             return SearchResult(found, cursor, looked=looked)
-        if looked >= READ_MAX or (rest and looked >= READ_MIN and clock() >= end):
+        if looked >= READ_MAX or (rest and looked >= READ_MIN and time.monotonic() >= end):
             named = [] if found or not is_first else _named(store, terms, now)
             return SearchResult(found + named, cursor, stopped=True, looked=looked)
         seen = shown(row, now)
@@ -161,14 +162,6 @@ def _contains(store: Store, run_id: str, terms: list[Term]) -> bool:
 
 def _has(content: Content | None, term: Term) -> bool:
     return content is not None and any(content.contains(term.key, word) for word in term.words)
-
-
-def _rows(store: Store, which: Filter, cursor: int | None, page: int) -> Iterator[RunRow]:
-    while rows := store.runs(which, limit=page + 1, cursor=cursor):
-        yield from rows
-        cursor = rows[-1].cursor
-        if len(rows) <= page:
-            return
 
 
 def _filter(terms: list[Term], now: int) -> tuple[Filter, list[Term]]:

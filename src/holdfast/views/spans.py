@@ -318,22 +318,26 @@ _MARKS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
 }
 
 
-def grouped(rows: list[SpanRow], least: int = 5) -> Iterator[list[SpanRow]]:
-    """The rows in order; those of one name in a row, if at least `least`, together. What is open stays alone."""
+TOGETHER: Final = 5
+"""So many calls of one name in a row are shown as one."""
+
+
+def grouped(rows: list[SpanRow]) -> Iterator[list[SpanRow]]:
+    """The rows in order; those of one name in a row, if at least `TOGETHER`, together. What is open stays alone."""
     together: list[SpanRow] = []
     for row in rows:
         if together and (row.name != together[-1].name or row.is_open or not row.step):
-            yield from _group(together, least)
+            yield from _group(together)
             together = []
         if row.is_open or not row.step:
             yield [row]
         else:
             together.append(row)
-    yield from _group(together, least)
+    yield from _group(together)
 
 
-def _group(rows: list[SpanRow], least: int) -> Iterator[list[SpanRow]]:
-    if len(rows) >= least:
+def _group(rows: list[SpanRow]) -> Iterator[list[SpanRow]]:
+    if len(rows) >= TOGETHER:
         yield rows
     else:
         yield from ([row] for row in rows)

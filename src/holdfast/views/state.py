@@ -11,20 +11,18 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from holdfast.core import log, still_open
-from holdfast.core.events import ALL, Noted, RunClaimed
+from holdfast.core import log, values
+from holdfast.core.events import ALL, Noted, RunClaimed, Value
 from holdfast.core.fold import Draft, fold
-from holdfast.core.plain import to_plain
-from holdfast.core.state import Call, RunState
+from holdfast.core.state import Call, RunState, to_plain
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.store.artifacts import read_artifact
+from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Store
 from holdfast.store.brief import read_brief
-from holdfast.store.pages import Through, in_pages, newest_first
+from holdfast.store.pages import Through, checked, what_is_open
 from holdfast.store.process import is_held
 from holdfast.views.listing import shown_status
 from holdfast.views.log import contradiction, records, row_of
-from holdfast.views.values import Change, compare
 
 
 def get(store: Store, run_id: str) -> RunState:
@@ -70,7 +68,7 @@ def pending(store: Store, run_id: str) -> RunState:
     They are found from the end of the log, so this costs no more the longer the run is. Of anything else the
     state that is returned says only what happened since they started.
     """
-    records = still_open.tail(run_id, newest_first(store, run_id))
+    records = what_is_open(store, run_id)
     row = row_of(store, run_id)
     return with_owner(fold(RunState(id=run_id), records), row, store.now())
 
@@ -78,7 +76,7 @@ def pending(store: Store, run_id: str) -> RunState:
 def folded(store: Store, run_id: str) -> RunState:
     """The fold of the whole log."""
     draft = Draft()
-    for record in log.verify(run_id, log.origin(run_id), in_pages(store, run_id)):
+    for record in checked(store, run_id):
         draft.apply(record.seq, record.time, log.read_event(run_id, record))
     return draft.freeze()
 
@@ -125,6 +123,14 @@ BETWEEN_CALLS: Final = frozenset(
 )
 
 
+class Change(msgspec.Struct, frozen=True):
+    """One difference between two states: a path, and what stood there before and after."""
+
+    path: str
+    before: Any
+    after: Any
+
+
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
     """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
     return changes(at(store, run_id, step_a), at(store, run_id, step_b))
@@ -148,3 +154,31 @@ def artifact(store: Store, run_id: str, name: str) -> bytes:
         if name in (kept.name, kept.id):
             return read_artifact(store, run_id, kept.id)
     raise NotFound(f"run {run_id!r} has no artifact {name!r}")
+
+
+def compare(before: Any, after: Any, path: str = "") -> list[Change]:
+    """The differences between two plain values."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [*before, *(k for k in after if k not in before)]
+        return [
+            c
+            for k in keys
+            for c in compare(before.get(k), after.get(k), f"{path}.{k}" if path else k)
+        ]
+    if isinstance(before, list) and isinstance(after, list):
+        same = min(len(before), len(after))
+        found = [c for i in range(same) for c in compare(before[i], after[i], f"{path}[{i}]")]
+        found += [Change(f"{path}[{i}]", None, after[i]) for i in range(same, len(after))]
+        return found + [Change(f"{path}[{i}]", before[i], None) for i in range(same, len(before))]
+    return [] if before == after else [Change(path, before, after)]
+
+
+def value(store: Store, run_id: str, found: Any) -> Any:
+    """Something found in a state, whole: what was too big for its event is fetched."""
+    if isinstance(found, Value):
+        return values.decode(read_value(store, run_id, found))
+    if isinstance(found, dict):
+        return {k: value(store, run_id, v) for k, v in found.items()}
+    if isinstance(found, list | tuple):
+        return [value(store, run_id, v) for v in found]
+    return found

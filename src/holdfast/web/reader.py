@@ -51,7 +51,7 @@ class RunView:
     now: int
     marks: Checkpoints
     strips: dict[tuple[object, ...], object]
-    """Drawings that are continued as the run grows; see `pages/run.py`."""
+    """Drawings that are continued as the run grows; see `pages/timeline.py`."""
     brief: RunState
     """The state without the calls that are done: most of what a page shows needs no more, and there may be many."""
 

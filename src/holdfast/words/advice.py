@@ -41,10 +41,6 @@ class NextStep(Struct, frozen=True):
     limits: tuple[str, ...] = ()
     """Options of `resume` for a run that failed by a limit, which needs a higher one."""
 
-    @property
-    def needs_code(self) -> bool:
-        return self.verb in ("resume", "rerun", "worker")
-
 
 def command(url: str | None, *words: object) -> str:
     """A command that a person can paste, for the store that this one was given."""

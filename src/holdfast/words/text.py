@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.core.plain import to_plain
+from holdfast.core.state import to_plain
 
 # Control and format characters (these hold the bidirectional ones), surrogates, line separators,
 # private use and unassigned.

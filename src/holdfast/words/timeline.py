@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core.events import Event, Value
-from holdfast.core.plain import to_plain
+from holdfast.core.state import signed, to_plain
 from holdfast.words.text import clock, compact, count, cut, one_line, span, visible
 
 
@@ -28,8 +28,7 @@ def sentence(event: Event) -> Sentence:
 
 
 def _by(x: Any) -> str:
-    text = (f" by {x.by}" if x.by else "") + (f": {x.why}" if getattr(x, "why", "") else "")
-    return visible(text)
+    return visible(signed("", x.by, getattr(x, "why", "")))
 
 
 def _value(value: Value | None, limit: int = 80) -> str:

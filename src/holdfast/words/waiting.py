@@ -5,14 +5,29 @@ Advice is Python that works as printed. What the reader must fill in is written 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
+from holdfast.core.entry import request_id
 from holdfast.errors import Diverged, NotResumable, RunBusy, RunWaiting, Suspend
 from holdfast.waiting import WaitingFor
 
 BY_ITSELF = "a worker resumes it when it is due"
+DECIDED_BY_PEOPLE: Final = ("approval", "answer")
+
+
+class OpenRequest(Protocol):
+    """What is known of a request to people: an event `WaitBegan`, or a `Waiting` of a state."""
+
+    @property
+    def wait(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def branch(self) -> str: ...
+    @property
+    def index(self) -> int: ...
 
 
 def phrase(x: WaitingFor) -> str:
@@ -103,13 +118,20 @@ def calls(run_id: str, x: WaitingFor, *, several: bool = False) -> list[str]:
             return []
 
 
+def ambiguous(requests: Sequence[OpenRequest]) -> set[str]:
+    """The kinds of which several requests are open: a decision about one of those must name it."""
+    counts = Counter(request.wait for request in requests)
+    return {kind for kind in DECIDED_BY_PEOPLE if counts[kind] > 1}
+
+
 def decision_calls(run_id: str, requests: Sequence[OpenRequest]) -> list[str]:
     """For each request the calls that decide it, with its id where several of its kind are open."""
     named = ambiguous(requests)
     found = []
     for request in requests:
         if request.wait in DECIDED_BY_PEOPLE:
-            wanted = WaitingFor(request.wait, request.name, request_id=request_id(request))
+            place = request_id((request.branch, request.index))
+            wanted = WaitingFor(request.wait, request.name, request_id=place)
             decide = calls(run_id, wanted, several=request.wait in named)
             found.append(f"{' or '.join(decide)}   # {request.name}")
     return found
@@ -138,7 +160,7 @@ def run_waiting(run_id: str, *waits: WaitingFor, several: bool = False) -> RunWa
 
 def waiting_for_code(diverged: Diverged) -> WaitingFor:
     """What a run is waiting for whose code has diverged."""
-    place = "" if diverged.place is None else "{}#{}".format(*diverged.place)
+    place = "" if diverged.place is None else request_id(diverged.place)
     return WaitingFor("code", request_id=place, reason=diverged.where)
 
 

@@ -164,8 +164,8 @@ class RunBase(Recorder):
         if not isinstance(patch, StatePatch):
             raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
         data = values.encode_struct(patch)
-        value, blob = log.wrap(data)
-        if blob is not None:
+        value, blobs = log.wrap(data)
+        if blobs:
             raise InvalidInput(
                 f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
                 "store large values with run.artifact"

@@ -84,13 +84,13 @@ def _end_of(run: LiveRun) -> Stop | None:
     if is_overdue(run):
         return overdue()
     created = run.journal.life.created
-    over = use_of(run).exceeded(starting=True) if created is not None and created.budget else ""
+    over = use_of(run).exceeded() if created is not None and created.budget else ""
     return _spent(over) if over else None
 
 
 def check_budget(session: Session, limits: dict[str, float]) -> None:
     """Stop the run if one of these limits is used up, by itself or by its children."""
-    over = use_of(session, limits).exceeded(starting=True)
+    over = use_of(session, limits).exceeded()
     if over:
         raise session.stop(_spent(over))
 

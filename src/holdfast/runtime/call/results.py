@@ -46,8 +46,8 @@ def encoded(request: CallRequest, raw: Any) -> tuple[Any, Value, Sequence[Blob],
         data, result = spec.result.round_trip(raw)
     except NotStorable as error:
         return None, e.NULL, (), f"{error.reason} (at {error.path})"
-    value, blob = wrap(data)
-    return result, value, () if blob is None else (blob,), ""
+    value, blobs = wrap(data)
+    return result, value, blobs, ""
 
 
 def _redacted(value: Any, names: frozenset[str], secrets: Sequence[str]) -> Any:

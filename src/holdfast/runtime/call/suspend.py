@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from holdfast.core import events as e
 from holdfast.core.policy import MICROSECONDS
-from holdfast.core.requests import ambiguous
 from holdfast.errors import Suspend, Woken
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.operations import Flow, Read
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import decision_calls
+from holdfast.words.waiting import ambiguous, decision_calls
 
 
 def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | None]:

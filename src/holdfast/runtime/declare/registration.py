@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.core.policy import microseconds
 from holdfast.core.registration import Registration
+from holdfast.core.values import encode_struct
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.json_schema import description_of, json_schema_of
 from holdfast.store.base import RegisteredAgent, Store
@@ -15,7 +16,7 @@ def register(store: Store, specs: Iterable[AgentSpec]) -> None:
     """Register these agents. The last registration of a name and version counts."""
     now = store.now()
     made = [
-        RegisteredAgent(spec.name, spec.version, registration_of(spec).encode(), now)
+        RegisteredAgent(spec.name, spec.version, encode_struct(registration_of(spec)), now)
         for spec in specs
     ]
     if made:

@@ -19,14 +19,14 @@ from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.log import Head, Record
 from holdfast.core.policy import NO_LIMITS, Limits
-from holdfast.errors import NotFound, RunWaiting, StoreError
+from holdfast.errors import LogDamaged, NotFound, RunWaiting, StoreError
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.threads import Threads, uninterrupted
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import ClaimFilter, Creation, Filter, NewRun, RunRow, Store
+from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, worker_name
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting
@@ -128,7 +128,7 @@ class Claims:
         log.check_run_id(run_id)
         self.register(spec)
         data, digest = spec.encode_input(args, kwargs)
-        value, blob = log.wrap(data)
+        value, blobs = log.wrap(data)
         now = self.store.now()
         policy, inherited = lineage.at_creation(spec, now, above, limits)
         parent = "" if above is None else above.run_id
@@ -148,7 +148,7 @@ class Claims:
         creation = Creation(
             NewRun(run_id, spec.name, digest, spec.version, parent, priority),
             records,
-            blobs=() if blob is None else (blob,),
+            blobs=blobs,
             worker=self.worker if claim else "",
             lease_us=self.lease_us if claim else 0,
         )
@@ -164,7 +164,7 @@ class Claims:
         if row.status == "paused":
             raise run_waiting(row.id, WaitingFor("resume"))
         if row.status == "quarantined":
-            raise run_waiting(row.id, *quarantine.reasons(self.store, row))
+            raise run_waiting(row.id, *_reasons(self.store, row))
         requested_at = elapsed()
         claim = partial(
             self.store.claim, row.id, worker=self.worker, lease_us=self.lease_us, quota=quota
@@ -217,9 +217,9 @@ class Claims:
         """The same for a caller on an event loop that has been cancelled."""
         await uninterrupted(partial(self.release, claimed), threads=self._threads)
 
-    def release_dead(self, *, limit: int = 1000) -> None:
+    def release_dead(self) -> None:
         """End the leases of processes that have died on this machine, among the newest runs."""
-        rows = self.store.runs(Filter(status="running"), limit=limit)
+        rows = self.store.runs(Filter(status="running"), limit=1000)
         dead = {owner for owner in {row.owner for row in rows} if has_died_here(owner)}
         for row in rows:
             if row.owner in dead:
@@ -231,3 +231,12 @@ class Claims:
         if not row.is_live(self.store.now()) or not has_died_here(row.owner):
             return False
         return self.store.release(row.id, row.epoch, died=True)
+
+
+def _reasons(store: Store, row: RunRow) -> Sequence[WaitingFor]:
+    """Why a run is quarantined, as recorded. The log of one that was quarantined because of its log does not say."""
+    with contextlib.suppress(LogDamaged):
+        state = read_brief(store, row.id)
+        if state.status == "quarantined":
+            return state.waiting
+    return (WaitingFor("quarantine", reason=row.waiting_for),)

@@ -37,14 +37,14 @@ from holdfast.runtime.call.results import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.exec.result import cancelled_error, outcome_error
 from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.describe import recorded_text
 from holdfast.runtime.log.session import Session
-from holdfast.store.base import RowChange
+from holdfast.store.base import TERMINAL_STATUSES, RowChange
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
+from holdfast.words.outcomes import cancelled_error, outcome_error
 from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
 
 
@@ -154,16 +154,14 @@ def _settle(
     event: Event,
     status: str,
     *,
-    due_at: int | None = None,
-    waiting_for: str = "",
     blobs: list[Blob] | None = None,
     recheck: Callable[[Session], None] | None = None,
 ) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
     created = session.journal.life.created
     parent = created.parent if created is not None else ""
-    wakes = (parent,) if parent and status in ("completed", "failed", "cancelled") else ()
-    change = RowChange(status, due_at, waiting_for, wakes=wakes)
+    wakes = (parent,) if parent and status in TERMINAL_STATUSES else ()
+    change = RowChange(status, wakes=wakes)
     yield from commit(session, [event], change=change, blobs=blobs or [], recheck=recheck)
     session.settled = True
 

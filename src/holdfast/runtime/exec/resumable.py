@@ -17,7 +17,9 @@ from holdfast.core import log
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import InvalidInput, NotResumable, Remedy
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.cancel import children
+from holdfast.store.pages import the_end
 from holdfast.store.process import is_held
 
 CHECKS: Final = ("age", "version")
@@ -65,11 +67,13 @@ def check_claimed(
     A claim overwrites when the row was last written, but the log has it. `due_at` is when the run's time
     is up, whatever it is waiting for.
     """
-    last = store.read(row.id, after=store.head(row.id) - 1, limit=1)[0]
+    last = the_end(store, row.id)[0]
     event = log.read_event(row.id, last)
     wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None
-    children = store.runs(Filter(parent=row.id), limit=1000)  # the end of one wakes its parent
-    heard = [last.time, wake_at, *due_at, *(child.updated_at for child in children)]
+    ends = (
+        child.updated_at for child in children(store, row.id)
+    )  # the end of one wakes its parent
+    heard = [last.time, wake_at, *due_at, *ends]
     _check_age(store, row.id, spec, heard)
 
 

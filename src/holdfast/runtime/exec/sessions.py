@@ -1,7 +1,8 @@
 """Open a claimed run as a live session, and close it: its lease is kept meanwhile and released in the end.
 
-Before a run is executed its log is read and verified, and a run that must not be executed is set aside
-(`quarantine.py`). A child of a cancelled run is cancelled.
+Before a run is executed its log is read and verified. A run that must not be executed is quarantined until a person has
+looked at it, so that no worker claims it again and again: its log does not verify, it kills its workers, or it may not
+be resumed. A child of a cancelled run is cancelled.
 """
 
 from __future__ import annotations
@@ -10,21 +11,30 @@ import contextlib
 from collections.abc import Iterable, Sequence
 
 from holdfast.core import events as e
-from holdfast.errors import Abandon, HoldfastError, LogDamaged, StoreError, Unwind
+from holdfast.errors import (
+    Abandon,
+    HoldfastError,
+    LogDamaged,
+    NotResumable,
+    RunWaiting,
+    StoreError,
+    Unwind,
+)
 from holdfast.runtime.call import checkpoints
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.suspend import ends
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.exec import quarantine
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots
+from holdfast.runtime.exec.resumable import check_claimed
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.lease import LeaseKeeper, Owner
 from holdfast.runtime.log.session import Session
 from holdfast.store import cancel
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import Append, RowChange, RunRow, Store
 from holdfast.waiting import WaitingFor
-from holdfast.words.waiting import run_waiting
+from holdfast.words.waiting import run_waiting, waiting_for_override
 
 
 class Sessions:
@@ -51,9 +61,9 @@ class Sessions:
             else:
                 self._load(session, spec)
                 lineage.govern(session, spec, claimed.above)
-                quarantine.check_poison(session, row, self._quarantine_after)
+                _check_poison(session, row, self._quarantine_after)
                 if claimed.unchecked:
-                    quarantine.check_resumable(session, row, spec)
+                    _check_resumable(session, row, spec)
                 session.announce(e.RunClaimed(worker=session.worker, code_version=spec.version))
             if row.parent:
                 self._inherit_cancellation(session, row.parent)
@@ -67,7 +77,7 @@ class Sessions:
         self._leases.drop(session)
         self._snapshots.forget(session)
         if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
-            quarantine.set_aside_damaged(session, session.stopped.cause)
+            _set_aside_damaged(session, session.stopped.cause)
         if session.settled:
             return
         if session.has_news:
@@ -108,7 +118,7 @@ class Sessions:
             is_loop = spec.body is not None
             session.log.load(checkpoints.restore(self._store, session.run_id) if is_loop else None)
         except LogDamaged as damage:
-            quarantine.set_aside_damaged(session, damage)
+            _set_aside_damaged(session, damage)
             raise
 
     def _inherit_cancellation(self, session: Session, parent: str) -> None:
@@ -136,3 +146,48 @@ class Sessions:
             if found is not None:
                 return found
         return None
+
+
+# ── runs that must not be executed now ───────────────────────────────────────────────────────
+
+
+def _set_aside_damaged(session: Session, damage: LogDamaged) -> None:
+    """A run whose log does not verify. Nothing is written to that log."""
+    change = RowChange("quarantined", None, str(damage))
+    with contextlib.suppress(StoreError):
+        last = session.store.head(session.run_id)
+        session.store.append(Append(session.run_id, last, (), session.epoch, change))
+        session.settled = True
+
+
+def _check_poison(session: Session, row: RunRow, claims_max: int) -> None:
+    """A run whose leases expired again and again without progress has killed its workers.
+
+    Or has blocked them (a call into C that keeps the interpreter's lock): that cannot be seen from outside,
+    and it would block one after the other.
+    """
+    if row.claims > claims_max:
+        reason = (
+            f"it was claimed {row.claims} times without progress; it may kill its workers, or block them for "
+            "longer than a lease"
+        )
+        raise _set_aside(session, WaitingFor("quarantine", reason=reason))
+
+
+def _check_resumable(session: Session, row: RunRow, spec: AgentSpec) -> None:
+    """A run that is too old is not resumed without a person's consent."""
+    if spec.checkpoint.max_age is None or row.epoch <= 1:
+        return
+    try:
+        check_claimed(session.store, row, spec, ends(session))
+    except NotResumable as refused:
+        waiting = waiting_for_override(refused)
+        raise _set_aside(session, waiting) from None
+
+
+def _set_aside(session: Session, waiting: WaitingFor) -> RunWaiting:
+    change = RowChange("quarantined", None, waiting.reason)
+    event = e.RunQuarantined(reason=waiting.reason, waits=(waiting,))
+    drive(commit(session, [event], change=change))
+    session.settled = True
+    return run_waiting(session.run_id, waiting)

@@ -19,8 +19,7 @@ from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
-from holdfast.core.state import Call, RunState
-from holdfast.core.still_open import UNSETTLED
+from holdfast.core.state import UNSETTLED, Call, RunState
 from holdfast.core.values import Codec, decode
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
@@ -35,7 +34,8 @@ from holdfast.runtime.declare.specs import spec_of
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
-from holdfast.store.outside import RunUpdate, everything, update_run
+from holdfast.store.outside import RunUpdate, update_run
+from holdfast.store.pages import everything
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 

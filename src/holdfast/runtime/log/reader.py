@@ -78,13 +78,7 @@ class LogReader:
         """
         if saved is not None:
             first = saved.first
-            feed(
-                self.journal,
-                first.seq,
-                first.time,
-                first.epoch,
-                log.read_event(self._run_id, first),
-            )
+            feed(self.journal, first.seq, first.time, log.read_event(self._run_id, first))
             self.journal.begin_at(saved.state)
             self._view.draft = Draft(saved.state, keep_calls=False)
             self.steps = saved.state.steps
@@ -126,12 +120,12 @@ class LogReader:
         seq, last = -1, None
         try:
             for record in records:
-                seq, time, epoch, kind, data, _ = record
+                seq, time, _, kind, data, _ = record
                 event = read(kind, data)
                 if type(event) is e.CallSucceeded:  # nearly all of a log that is read is such
-                    feed_receipt(journal, seq, time, epoch, event)
+                    feed_receipt(journal, seq, time, event)
                 else:
-                    feed(journal, seq, time, epoch, event)
+                    feed(journal, seq, time, event)
                 unseen.append((seq, time, event))
                 last = record
         except e.Unreadable as error:

@@ -145,7 +145,7 @@ class Session:
         """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
         events = batch.events if batch.buffered else batch.commit.events
         for record, event in zip(batch.records, events, strict=True):
-            seq, time, epoch, _, data, _ = record
+            seq, time, _, _, data, _ = record
             if type(event) is e.CallSucceeded:
                 feed_answered(self.journal, event)
                 if event.usage is not None:
@@ -157,7 +157,7 @@ class Session:
             elif isinstance(event, Noted):
                 self.view.ahead.append((seq, event))  # the code sees it all the while
             else:
-                feed_own(self.journal, seq, time, epoch, event)
+                feed_own(self.journal, seq, time, event)
             self.view.unseen.append((seq, time, event))
             self.log.unsaved_bytes += len(data)
         if batch.records and batch.head is not None:
@@ -234,8 +234,8 @@ class Session:
 
     def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
         """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
-        value, blob = log.wrap(data)
-        return value, [] if blob is None else [blob]
+        value, blobs = log.wrap(data)
+        return value, list(blobs)
 
     def unwrap(self, value: Value) -> bytes:
         """The JSON bytes of a Value, fetched when they are kept next to the log."""

@@ -18,7 +18,6 @@ from holdfast.core.fold_knowledge import message_of
 from holdfast.core.knowledge import change_state
 from holdfast.core.parts import Message
 from holdfast.core.state import QueuedPatch, RunState
-from holdfast.core.still_open import open_since
 from holdfast.runtime.log.writer import LogWriter
 
 UNWRITTEN: Final = 2**63
@@ -51,7 +50,7 @@ class AgentView:
 
     def open_since(self) -> int:
         """Since when anything of the run is open, at most. Its log is known to its end."""
-        found = open_since(self.draft)
+        found = self.draft.open_since()
         return min(found, self.unseen[0][1]) if self.unseen else found
 
     def pending(self, kind: type[E]) -> list[E]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -35,14 +35,13 @@ from holdfast.store.base import Append
 from holdfast.store.fence import LogPosition, refusals
 from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
 from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
-from holdfast.store.postgres.timeline import History
+from holdfast.store.postgres.timeline import Shared
 from holdfast.store.tool_transaction import (
     ToolTransaction,
     cannot_commit,
     not_the_tools,
     without_receipt,
 )
-from holdfast.store.wakeups import Wakeups
 
 REFUSALS_MAX: Final = 100
 
@@ -62,24 +61,11 @@ _TRANSACTION_CONTROL: Final = re.compile(
 class Appends:
     """Writes batches of appends, and the receipts of tools that take `tx`."""
 
-    def __init__(
-        self,
-        route: Route,
-        queries: dict[str, str],
-        *,
-        wakeups: Wakeups,
-        channel: str,
-        fixed_now: Callable[[], int | None],
-        history: History,
-    ) -> None:
-        self._route = route
-        self._q = queries
-        self._wakeups = wakeups
-        self._append = queries["append"].encode()
+    def __init__(self, route: Route, shared: Shared) -> None:
+        self._route, self._link = route, Link(route)
+        self._q, self._wakeups, channel, self._fixed_now, self._history = shared
+        self._append = self._q["append"].encode()
         self._channel = Text(channel.encode())
-        self._fixed_now = fixed_now
-        self._history = history
-        self._link = Link(route)
 
     def close(self) -> None:
         self._link.close()

@@ -8,7 +8,7 @@ batches form (`group.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import StoreError
@@ -16,31 +16,15 @@ from holdfast.store.base import Append, Creation, RunRow
 from holdfast.store.postgres import arrays
 from holdfast.store.postgres.appends import Appends, columns
 from holdfast.store.postgres.connections import Connection, Pool, is_about_one
-from holdfast.store.postgres.timeline import History
-from holdfast.store.wakeups import Wakeups
+from holdfast.store.postgres.timeline import Shared
 
 
 class Creating:
     """Writes batches of new runs."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        queries: dict[str, str],
-        appends: Appends,
-        *,
-        wakeups: Wakeups,
-        channel: str,
-        fixed_now: Callable[[], int | None],
-        history: History,
-    ) -> None:
-        self._pool = pool
-        self._q = queries
-        self._appends = appends
-        self._wakeups = wakeups
-        self._channel = channel
-        self._fixed_now = fixed_now
-        self._history = history
+    def __init__(self, pool: Pool, appends: Appends, shared: Shared) -> None:
+        self._pool, self._appends = pool, appends
+        self._q, self._wakeups, self._channel, self._fixed_now, self._history = shared
 
     def commit(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         """Create a batch of runs; for each None, or why it was refused."""

@@ -6,13 +6,12 @@ Leases are renewed over a connection of their own, so that nothing else in this 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from holdfast.store.base import MICROSECONDS, NO_PROGRESS, ClaimFilter, RunRow
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
-from holdfast.store.postgres.timeline import History
-from holdfast.store.wakeups import Wakeups
+from holdfast.store.postgres.timeline import Shared
 
 RENEWAL_SECONDS_MAX: Final = 5.0
 UNSETTLED_SECONDS: Final = 0.5
@@ -22,21 +21,9 @@ UNSETTLED_SECONDS: Final = 0.5
 class Leases:
     """Claims, renews and releases runs."""
 
-    def __init__(
-        self,
-        route: Route,
-        pool: Pool,
-        queries: dict[str, str],
-        *,
-        schema: str,
-        wakeups: Wakeups,
-        channel: str,
-        fixed_now: Callable[[], int | None],
-        history: History,
-    ) -> None:
-        self._route, self._pool, self._q, self._schema = route, pool, queries, schema
-        self._wakeups, self._channel = wakeups, channel
-        self._fixed_now, self._history = fixed_now, history
+    def __init__(self, route: Route, pool: Pool, schema: str, shared: Shared) -> None:
+        self._route, self._pool, self._schema = route, pool, schema
+        self._q, self._wakeups, self._channel, self._fixed_now, self._history = shared
         self._link = Link(route, answer_seconds_max=RENEWAL_SECONDS_MAX)
 
     def close(self) -> None:

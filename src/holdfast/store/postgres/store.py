@@ -48,7 +48,7 @@ from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
 from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
 from holdfast.store.postgres.snapshots import PostgresSnapshots
-from holdfast.store.postgres.timeline import History
+from holdfast.store.postgres.timeline import History, Shared
 from holdfast.store.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -121,40 +121,16 @@ class PostgresStore:
         """Everything that belongs to one process."""
         self._pid = os.getpid()
         self._route = Route(self._dsn, **self._options)
-        self._history = History(self._q)
-        self._route.met = self._history.meet
+        history = History(self._q)
+        self._route.met = history.meet
         self._wakeups = Wakeups()
+        shared = Shared(self._q, self._wakeups, self._channel, self._fixed_now, history)
         self._pool = Pool(self._route, self._pool_size)
         self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._notify)
-        self._appends = Appends(
-            self._route,
-            self._q,
-            wakeups=self._wakeups,
-            channel=self._channel,
-            fixed_now=self._fixed_now,
-            history=self._history,
-        )
-        self._leases = Leases(
-            self._route,
-            self._pool,
-            self._q,
-            schema=self._schema.name,
-            wakeups=self._wakeups,
-            channel=self._channel,
-            fixed_now=self._fixed_now,
-            history=self._history,
-        )
+        self._appends = Appends(self._route, shared)
+        self._leases = Leases(self._route, self._pool, self._schema.name, shared)
         self._group = AppendGroup(self._appends.commit)
-        self._creating = Creating(
-            self._pool,
-            self._q,
-            self._appends,
-            wakeups=self._wakeups,
-            channel=self._channel,
-            fixed_now=self._fixed_now,
-            history=self._history,
-        )
-        self._creations = GroupCommit(self._creating.commit)
+        self._creations = GroupCommit(Creating(self._pool, self._appends, shared).commit)
 
     def _notify(self, note: str) -> None:
         """Notify all who listen, on a connection that does not listen itself."""
@@ -248,19 +224,14 @@ class PostgresStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
-        checked = self._wanted(wanted)
+        checked = check_wanted(wanted)
         if limit <= 0 or not checked:
             return []
         return self._leases.claim_due(worker, lease_us, limit, checked, exclude)
-
-    def _wanted(self, wanted: Sequence[ClaimFilter] | None) -> Sequence[ClaimFilter]:
-        if wanted is None:
-            return [ClaimFilter(kind.agent, kind.code_version) for kind in self.kinds()]
-        return check_wanted(wanted)
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         self._check_writable()
@@ -338,7 +309,7 @@ class PostgresStore:
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
@@ -354,9 +325,7 @@ class PostgresStore:
         next_due = partial(self._next_to_do, wanted)
         return self._wakeups.wait_due(next_due, self.now, stop_when, timeout, pauses=pauses)
 
-    def _next_to_do(self, wanted: Sequence[ClaimFilter] | None) -> int | None:
-        if wanted is None:
-            return min((kind.due_at for kind in self.kinds()), default=None)
+    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
         due: int | None = self._rows("next_to_do", columns_of(check_wanted(wanted)))[0][0]
         return due
 

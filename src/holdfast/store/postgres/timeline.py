@@ -20,13 +20,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psycopg
 
 from holdfast.core.log import Record
 from holdfast.errors import LogRegressed
+from holdfast.store.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from holdfast.store.postgres.connections import Connection
@@ -114,3 +115,13 @@ def _timeline_of(db: Connection) -> str:
         if db.closed:
             raise
         return ""
+
+
+class Shared(NamedTuple):
+    """What the parts of a store have in common in one process."""
+
+    queries: dict[str, str]
+    wakeups: Wakeups
+    channel: str
+    fixed_now: Callable[[], int | None]
+    history: History

@@ -182,12 +182,12 @@ class SQLiteStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         if limit <= 0:
             return []
-        checked = self._wanted(wanted)
+        checked = check_wanted(wanted)
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
@@ -199,11 +199,6 @@ class SQLiteStore:
             found = self._claim(db, keys, worker, now, lease_us)
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
-
-    def _wanted(self, wanted: Sequence[ClaimFilter] | None) -> Sequence[ClaimFilter]:
-        if wanted is None:
-            return [ClaimFilter(kind.agent, kind.code_version) for kind in self.kinds()]
-        return check_wanted(wanted)
 
     def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         now = self.now()
@@ -263,10 +258,8 @@ class SQLiteStore:
         params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
         return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
 
-    def _next_to_do(self, wanted: Sequence[ClaimFilter] | None) -> int | None:
+    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
-        if wanted is None:
-            return min((kind.due_at for kind in self.kinds()), default=None)
         agents = json.dumps([one.agent for one in wanted])
         with self._reading() as db:
             times = _due_times(db, wanted)
@@ -307,7 +300,7 @@ class SQLiteStore:
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter] | None = None,
+        wanted: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,

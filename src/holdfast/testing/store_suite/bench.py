@@ -120,16 +120,20 @@ class Bench:
         limit: int = 100,
         exclude: Sequence[str] = (),
     ) -> list[str]:
-        """Take what is due; the ids in the order in which they were given."""
+        """Take what is due, of these or of any; the ids in the order in which they were given."""
         asked = [ClaimFilter(one) if isinstance(one, str) else one for one in wanted]
         rows = self.store.claim_due(
             worker="w",
             lease_us=LEASE_US,
             limit=limit,
-            wanted=asked if wanted else None,
+            wanted=asked or self.kinds(),
             exclude=exclude,
         )
         return [row.id for row in rows]
+
+    def kinds(self) -> list[ClaimFilter]:
+        """Of each agent and version that has runs to be done."""
+        return [ClaimFilter(kind.agent, kind.code_version) for kind in self.store.kinds()]
 
     def row(self, run_id: str = "run") -> RunRow:
         """The run's row, which must be there."""

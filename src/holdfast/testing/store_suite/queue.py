@@ -285,14 +285,16 @@ def waiting_ends_with_an_append(bench: Bench) -> None:
 
 def waiting_for_due_work_ends_when_there_is_some(bench: Bench) -> None:
     """True at once if something is due, True when something becomes due, False when time is over."""
-    same(False, bench.store.wait_due(timeout=0.02))
-    answers = together(partial(bench.store.wait_due, timeout=PATIENCE_SECONDS), bench.create)
+    any_run = [ClaimFilter("agent")]
+    same(False, bench.store.wait_due(any_run, timeout=0.02))
+    waits = partial(bench.store.wait_due, any_run, timeout=PATIENCE_SECONDS)
+    answers = together(waits, bench.create)
     same(True, answers[0])
-    same(True, bench.store.wait_due(timeout=0))
+    same(True, bench.store.wait_due(any_run, timeout=0))
     bench.due()
-    same(False, bench.store.wait_due(timeout=0))
+    same(False, bench.store.wait_due(any_run, timeout=0))
     same(True, bench.store.release("run", 1))
-    same(True, bench.store.wait_due(timeout=PATIENCE_SECONDS))
+    same(True, bench.store.wait_due(any_run, timeout=PATIENCE_SECONDS))
 
 
 def waiting_for_due_work_ends_only_for_what_is_wanted(bench: Bench) -> None:

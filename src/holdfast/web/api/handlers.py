@@ -34,7 +34,7 @@ from holdfast.errors import (
     NotNow,
 )
 from holdfast.store.artifacts import read_artifact
-from holdfast.store.base import RunRow, Store
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.web.auth import Principal
 from holdfast.web.reader import RunReader
 
@@ -184,7 +184,7 @@ def events(store: Store, ask: Ask) -> d.EventList:
     q = ask.query
     status = views.row_of(store, ask.run_id).status  # before the log: what ended by then is in it
     found = [recorded(r) for r, _ in views.events(store, ask.run_id, after=q.after, limit=q.limit)]
-    ended = len(found) < q.limit and status in views.ENDED
+    ended = len(found) < q.limit and status in TERMINAL_STATUSES
     return d.EventList(found, found[-1].seq if found else q.after, ended)
 
 

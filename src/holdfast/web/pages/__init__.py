@@ -16,7 +16,7 @@ from holdfast.api.problems import Problem
 from holdfast.errors import HoldfastError
 from holdfast.web.auth import require
 from holdfast.web.context import Server
-from holdfast.web.pages import actions, bulk, compare, fleet, inbox, live, run, runs
+from holdfast.web.pages import actions, bulk, compare, fleet, inbox, live, run, runs, timeline
 from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import STATIC, linker, page
 from holdfast.web.pages.site import Site
@@ -28,10 +28,10 @@ def routes(server: Server) -> list[BaseRoute]:
     pages = (
         ("/runs", runs.list_runs, "runs"),
         ("/runs/live", live.list_live, "runs-live"),
-        ("/runs/{run_id}", run.timeline, "run"),
+        ("/runs/{run_id}", timeline.timeline, "run"),
         ("/runs/{run_id}/live", live.run_live, "run-live"),
         ("/runs/{run_id}/calls/{step:int}", run.call, "call"),
-        ("/runs/{run_id}/calls/{step:int}/child", run.child, "child"),
+        ("/runs/{run_id}/calls/{step:int}/child", timeline.child, "child"),
         ("/runs/{run_id}/state", run.state_at, "state"),
         ("/runs/{run_id}/dialogue", run.dialogue, "dialogue"),
         ("/runs/{run_id}/decisions", run.decisions, "decisions"),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from markupsafe import Markup, escape
 
 from holdfast.core.events import Value, bytes_of
-from holdfast.core.plain import to_plain
+from holdfast.core.state import to_plain
 from holdfast.words.text import count, pretty, visible
 
 OPEN_LEVELS: Final = 2

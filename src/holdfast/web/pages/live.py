@@ -21,9 +21,10 @@ from holdfast.web.api.requests import Refused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
 from holdfast.web.pages.render import html
-from holdfast.web.pages.run import head, timeline_values
+from holdfast.web.pages.run import head
 from holdfast.web.pages.runs import counts_of
 from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.timeline import timeline_values
 from holdfast.web.problems import problem_response
 
 APART_SECONDS: Final = 0.25

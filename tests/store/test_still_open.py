@@ -10,11 +10,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core import log, still_open, values
+from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo, Event, Value
 from holdfast.core.fold import Draft, fold
 from holdfast.core.log import Record
-from holdfast.core.state import Call, RunState, Waiting
+from holdfast.core.state import UNSETTLED, Call, RunState, Waiting
+from holdfast.store import pages
 
 
 def inline(data: Any) -> Value:
@@ -78,7 +79,7 @@ def written(drawn: list[tuple[Event, int]], *, keep_calls: bool) -> list[Record]
                 continue
         said = event
         if isinstance(event, e.RunSuspended):
-            said = replace(event, open_since=still_open.open_since(draft))
+            said = replace(event, open_since=draft.open_since())
         head, new = log.seal(head, [said], epoch=1, time=head.time + passed)
         records += new
         draft.apply(head.seq, head.time, said)
@@ -89,7 +90,7 @@ def unsettled(state: RunState) -> list[tuple[str, int, str, str]]:
     return [
         (c.id, c.step, c.name, c.status)
         for c in state.calls
-        if c.status in still_open.UNSETTLED and c.index >= 0
+        if c.status in UNSETTLED and c.index >= 0
     ]
 
 
@@ -109,7 +110,7 @@ def test_open_requests_read_from_the_tail_equal_those_of_the_whole_log(
     records = written(drawn, keep_calls=keep_calls)
 
     all_of_it = fold(RunState(), records)
-    end = fold(RunState(id="r"), still_open.tail("r", reversed(records)))
+    end = fold(RunState(id="r"), pages.open_tail("r", reversed(records)))
 
     assert undecided(end) == undecided(all_of_it)
     assert unsettled(end) == unsettled(all_of_it)
@@ -128,16 +129,16 @@ def test_one_request_looked_up_by_name_equals_that_of_the_whole_log(
     }
 
     for place in places:
-        found = still_open.begins_request(place)
-        end = fold(RunState(id="r"), still_open.tail("r", reversed(records), found))
+        found = pages.begins_request(place)
+        end = fold(RunState(id="r"), pages.open_tail("r", reversed(records), found))
         assert undecided(end).get(place) == undecided(all_of_it).get(place)
 
     for call in (c for c in all_of_it.calls if c.index >= 0):
         for name in (call.id, call.step):
-            found = still_open.tells_of_call(name)
-            end = fold(RunState(id="r"), still_open.tail("r", reversed(records), found))
+            found = pages.tells_of_call(name)
+            end = fold(RunState(id="r"), pages.open_tail("r", reversed(records), found))
             known = call_at(end, call.id)
-            if call.status in still_open.UNSETTLED or known is not None:
+            if call.status in UNSETTLED or known is not None:
                 assert known is not None and known.status == call.status
 
 
@@ -152,4 +153,4 @@ def test_reading_what_is_open_reads_no_more_than_that() -> None:
         [(x, 1) for x in (*done, begun, suspended, e.RunClaimed(worker="w"))], keep_calls=False
     )
 
-    assert [102 - 1, 102, 103] == [r.seq for r in still_open.tail("r", reversed(records))]
+    assert [102 - 1, 102, 103] == [r.seq for r in pages.open_tail("r", reversed(records))]
