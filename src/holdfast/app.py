@@ -584,7 +584,7 @@ class Holdfast:
         """
         if mocks is not None:
             if id is not None:
-                raise InvalidInput("a fork with mocks makes no run, so it takes no id")
+                raise InvalidInput("a fork with mocks creates no run, so it takes no id")
             row = views.row_of(self.store, run_id)
             self.engine.claims.agent_of(row)
             from holdfast.dry_fork import dry_fork
@@ -598,5 +598,7 @@ class Holdfast:
 def specs_of(agents: object) -> list[AgentSpec]:
     """What the agents of a list declare; InvalidInput for anything else."""
     if isinstance(agents, str) or not isinstance(agents, Iterable):
-        raise InvalidInput(f"agents takes a list of agents, as agents=[main], not {agents!r}")
+        raise InvalidInput(
+            f"agents takes a list of agents, for example agents=[main], not {agents!r}"
+        )
     return [agent_spec(fn) for fn in agents]

@@ -69,7 +69,7 @@ def bulk(
     known = check_verb(verb)
     if not runs and not query.strip():
         raise InvalidInput(
-            f"say which runs to {known}: a search such as 'status:failed since:24h', or their ids"
+            f"choose which runs to {known}: a search such as 'status:failed since:24h', or their ids"
         )
     return report(store, known, query, runs=runs, newest=newest, dry_run=dry_run, by=by, why=why)
 

@@ -165,7 +165,7 @@ def _last_end(run_id: str, past: Sequence[Record]) -> int:
         if isinstance(log.read_event(run_id, past[at]), e.CallSucceeded | e.CallFailure):
             return at
     raise InvalidInput(
-        f"run {run_id!r}: its state cannot be changed before its first step; there is none to return with it"
+        f"run {run_id!r}: its state cannot be changed before its first step, because it has none yet"
     )
 
 
@@ -334,7 +334,7 @@ def _seen(copy: Store, target: Call) -> DryStep:
     )
     if made is None or made.status not in ("done", "failed"):
         waiting = f"; it is waiting for {now.waiting_for}" if now.waiting_for else ""
-        raise NotNow(f"run {row.id!r}: its code did not come to step {target.step} again{waiting}")
+        raise NotNow(f"run {row.id!r}: its code did not reach step {target.step} again{waiting}")
     before = views.at(copy, row.id, made.step, "before")
     after = views.at(copy, row.id, made.step)
     return DryStep(

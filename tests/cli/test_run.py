@@ -181,7 +181,7 @@ def test_the_installed_command_converts_parameters_and_lists_what_is_wrong(shell
     [
         ("agents.py", "several agents; choose one: agents.py:risky, agents.py:recap"),
         ("agents.py:nobody", "has no agent 'nobody'"),
-        ("nothing.py", "no file and no module is called nothing.py"),
+        ("nothing.py", "no file or module is named nothing.py"),
         ("broken.py", "SyntaxError"),
         ("raises.py", "ZeroDivisionError: division by zero (line 2)"),
         ("empty.py", "has no agent; decorate"),

@@ -388,14 +388,14 @@ def test_test_functions_are_handed_to_pytest(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["test", "nothing.py"], 1, "no file and no module is called nothing.py"),
+        (["test", "nothing.py"], 1, "no file or module is named nothing.py"),
         (["test", "empty.py"], 1, "has nothing to test"),
         (["test", "lonely.feature"], 1, "belongs to an agent in lonely.py, which does not exist"),
         (["test", "recap.py", "--crash-everywhere"], 2, "use --mock, or --real"),
         (["test", "recap.py", "-k", "nobody"], 1, "no scenario or test matches 'nobody'"),
         (["test", "unknown.py", "--mock"], 1, "unknown.py:7: unknown sentence: the agent flies"),
         (["test", "badmock.py", "--mock"], 1, "has 'return', which is unknown"),
-        (["check", "nothing.py"], 1, "no file and no module is called nothing.py"),
+        (["check", "nothing.py"], 1, "no file or module is named nothing.py"),
         (["check", "recap.py"], 1, "no store at"),
         (["rerun", "recap.py", "nobody", "--yes"], 1, "no store at"),
     ],

@@ -328,7 +328,7 @@ def test_a_step_that_is_declared_to_contact_something_needs_a_mock(place: Place)
     [
         (lambda hf: hf.fork("r", step=9, mocks={}), NotFound, "no step 9"),
         (lambda hf: hf.fork("r", step=0, mocks={}), NotFound, "no step 0"),
-        (lambda hf: hf.fork("r", step=3, mocks={}, id="x"), InvalidInput, "makes no run"),
+        (lambda hf: hf.fork("r", step=3, mocks={}, id="x"), InvalidInput, "creates no run"),
         (lambda hf: hf.fork("r", step=3, mocks=["charge"]), InvalidInput, "must be a dict"),
         (lambda hf: hf.fork("r", step=3, mocks={"charge": 1}), InvalidInput, "the mock of charge"),
         (lambda hf: hf.fork("gone", step=3, mocks={}), NotFound, "gone"),

@@ -188,7 +188,7 @@ def test_the_command_line_uses_a_server_as_it_uses_a_store(hf: Holdfast, tmp_pat
         assert (2, True) == (forged.returncode, "whose token" in forged.stderr)
         for words, said in (
             (["run", file], "holdfast start NAME"),
-            (["worker", file, "--once"], "executes agents needs the URL of the database"),
+            (["worker", file, "--once"], "To execute agents, use the URL of the database"),
             (["gc", "--keep", "1", "--yes"], "where the database is"),
         ):
             refused = holdfast(*words, **env)

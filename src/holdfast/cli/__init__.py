@@ -201,7 +201,7 @@ def cli() -> None:
     \b
     Exit codes:
       0    done
-      1    refused, damaged, or the run failed or is waiting; stderr says what to do
+      1    refused, damaged, or the run failed or is waiting; stderr explains what to do
       2    wrong usage; nothing has happened
       130  interrupted; the run can be resumed
 

@@ -118,7 +118,7 @@ def gc(
 ) -> None:
     """Delete old runs that have ended, with everything that belongs to them.
 
-    Only runs that are completed, failed or cancelled, and no child of a run that has not ended. Their
+    It deletes only runs that are completed, failed or cancelled, and no child of a run that has not ended. Their
     ids and their callers' idempotency keys are free again: using one of them again executes
     again. Snapshots are caches: deleting them costs only time.
     """

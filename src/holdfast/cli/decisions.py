@@ -344,7 +344,7 @@ def undo(run_id: str, decider: Decider) -> None:
 )
 @click.option(
     "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
-    help="Execute STEP again in isolation, with mocks; no run is made and no tool executes.",
+    help="Execute STEP again in isolation, with mocks; no run is created and no tool is executed.",
 )  # fmt: skip
 @click.option(
     "--mock", "mocks", multiple=True, metavar="NAME=RESULT",
@@ -353,14 +353,14 @@ def undo(run_id: str, decider: Decider) -> None:
 @decision_options
 def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], file: str | None,
          mocks: tuple[str, ...], decider: Decider) -> None:  # fmt: skip
-    """A new run that begins with this one's log up to the end of STEP, and continues on its own.
+    """Create a new run that starts with this run's log up to the end of STEP and continues independently.
 
     With --dry, STEP itself is executed again instead, on a copy in memory.
     """
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
     if file is not None:
         if new_id is not None:
-            raise click.UsageError("--dry makes no run, so it takes no --id")
+            raise click.UsageError("--dry creates no run, so it takes no --id")
         from holdfast.cli.dry_fork import dry_fork
 
         answers = {key: json_or_text(value) for key, value in map(pair, mocks)}

@@ -180,7 +180,7 @@ def _look(stage: DemoFolder) -> None:
     _say("4. Inspect the run.")
     for verb in ("show", "trace", "verify"):
         if stage.holdfast(verb, RUN):
-            raise DemoFailed(f"`holdfast {verb}` found something wrong")
+            raise DemoFailed(f"`holdfast {verb}` found a problem")
         click.echo()
 
 

@@ -114,7 +114,7 @@ def _import_module(name: str) -> types.ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(f"{name} cannot be loaded: {error}") from error
-        raise NotFound(f"no file and no module is called {name}") from error
+        raise NotFound(f"no file or module is named {name}") from error
     except (Exception, SystemExit) as error:
         raise InvalidInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
 

@@ -79,7 +79,7 @@ def mcp(
         known = [Token(_token(_place(http)[0], token_file), who)]
     elif name or allowed or may_answer or token_file:
         raise click.UsageError(
-            "--credentials says who the clients are; --as and --token-file do not go with it."
+            "--credentials identifies the clients; do not use --as or --token-file with it."
         )
     else:
         known = _read_credentials(credentials)

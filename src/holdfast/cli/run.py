@@ -80,7 +80,7 @@ def _budget(given: tuple[str, ...]) -> Budget | None:
             ) from None
         if name not in known:
             raise click.BadParameter(
-                f"unknown limit {name!r}; there are {', '.join(sorted(known))}"
+                f"unknown limit {name!r}; use one of {', '.join(sorted(known))}"
             )
     return Budget(**found) if found else None
 

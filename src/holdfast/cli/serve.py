@@ -38,7 +38,7 @@ PORT = 8350
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME",
               help="A name under which browsers reach the server; may be repeated.")  # fmt: skip
 @click.option("--trust-user-header", "header", metavar="HEADER",
-              help="The header in which a reverse proxy sends who is signed in.")  # fmt: skip
+              help="The header in which a reverse proxy sends the name of the signed-in user.")  # fmt: skip
 @click.option("--trust-proxy", "proxies", multiple=True, metavar="ADDRESS",
               help="The address of that proxy; may be repeated.")  # fmt: skip
 @click.option("--proxy-role", type=click.Choice(ROLES),
@@ -56,7 +56,7 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve the pages and the HTTP API, until stopped.
 
-    On this machine alone, the link that is printed signs you in once. Others need a credential: `holdfast token create`.
+    On this machine, the printed link signs you in once. Other people need a credential: `holdfast token create`.
     """
     _check_installed()
     from holdfast.web.app import app_of
@@ -106,7 +106,7 @@ def _refuse_open_server(
     """Other machines can reach this address: there must be credentials, and names to check the Host header with."""
     if not known.all() and proxy is None:
         raise InvalidInput(
-            f"other machines can reach {host}, so credentials are needed; make one with "
+            f"other machines can reach {host}, so credentials are needed; create one with "
             "`holdfast token create NAME --role admin`"
         )
     if not hosts:

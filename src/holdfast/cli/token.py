@@ -117,6 +117,9 @@ def _list(file: Path | None, url: str | None, as_json: bool) -> None:
 @store_option
 @json_option
 def revoke(name: str, file: Path | None, url: str | None, as_json: bool) -> None:
-    """Revoke a credential: its token and its sessions stop working at once."""
+    """Revoke a credential.
+
+    Its token and its sessions stop working at once.
+    """
     credentials_of(file, url).revoke(name)
     say(as_json, {"name": name, "revoked": True}, f"{name}: revoked")

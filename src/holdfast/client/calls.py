@@ -109,7 +109,7 @@ def authorization(token: str | None) -> dict[str, str]:
     if not found:
         raise InvalidInput(
             f"a client needs a token: pass it or set {TOKEN_VARIABLE}; `holdfast token create NAME --role operator` "
-            "on the server makes one"
+            "on the server creates one"
         )
     return {"authorization": f"Bearer {found}", "user-agent": "holdfast-client"}
 

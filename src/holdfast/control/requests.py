@@ -131,8 +131,8 @@ def _is_edited(store: Store, run_id: str, wait: Waiting, args: dict[str, Any]) -
     shown: dict[str, Any] = values.decode(read_value(store, run_id, wait.show))
     if args.keys() != shown.keys():
         raise InvalidInput(
-            f"{wait.tool} is called with {', '.join(shown) or 'no arguments'}: an edit gives all of these "
-            f"and no others, not {', '.join(args) or 'none'}"
+            f"{wait.tool} is called with {', '.join(shown) or 'no arguments'}: an edit must give exactly "
+            f"these, not {', '.join(args) or 'none'}"
         )
     changed = [n for n in args if values.canonical(args[n]) != values.canonical(shown[n])]
     for name in changed:

@@ -33,7 +33,7 @@ def find(name: str) -> ClientConfig:
         if client.name == name:
             return client
     known = ", ".join(client.name for client in CLIENTS)
-    raise InvalidInput(f"unknown client {name!r}; there are {known}")
+    raise InvalidInput(f"unknown client {name!r}; use one of {known}")
 
 
 def configuration(client: ClientConfig, command: Sequence[str]) -> dict[str, Any]:

@@ -186,4 +186,4 @@ async def _translated(work: Awaitable[T], uri: str = "") -> T:
         raise
     except Exception as error:
         _log.exception("a request failed")
-        raise MCPError(types.INTERNAL_ERROR, "internal error; the server's log has it") from error
+        raise MCPError(types.INTERNAL_ERROR, "internal error; see the log of the server") from error

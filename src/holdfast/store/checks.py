@@ -81,7 +81,7 @@ def check_priority(priority: object) -> int:
         return priority
     raise InvalidInput(
         f"priority must be a whole number from {PRIORITIES.start} to {PRIORITIES.stop - 1}, not "
-        f"{priority!r}; each point counts like a minute of waiting"
+        f"{priority!r}; each point counts as a minute of waiting"
     )
 
 

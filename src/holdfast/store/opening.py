@@ -152,8 +152,8 @@ def _sqlite(where: str) -> tuple[str, str]:
     if not where.startswith(_SQLITE):
         if where.startswith(("http://", "https://")):
             raise InvalidInput(
-                f"{without_password(where)} is a server: `holdfast.client.Client` and the commands that look or decide "
-                "use it. What executes agents needs the URL of the database"
+                f"{without_password(where)} is a server: use it with `holdfast.client.Client`, or with commands that "
+                "inspect runs or decide. To execute agents, use the URL of the database"
             )
         if "://" in where:
             raise InvalidInput(

@@ -124,7 +124,7 @@ class Credentials:
         def add(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
             if any(c.name == name for c in known):
                 raise InvalidInput(
-                    f"there is a credential {name!r}; revoke it first with `holdfast token revoke {name}`"
+                    f"credential {name!r} already exists; revoke it first with `holdfast token revoke {name}`"
                 )
             return (*known, made)
 

@@ -78,7 +78,8 @@ def _error(error: e.ErrorInfo) -> str:
 
 def _started(x: e.CallStarted) -> Sentence:
     attempt = f", attempt {x.attempt}" if x.attempt > 1 else ""
-    return Sentence(_call(x), f"started{attempt} ({x.effect}): {_args(x.args)}")
+    args = _args(x.args)
+    return Sentence(_call(x), f"started{attempt} ({x.effect}){args and f': {args}'}")
 
 
 def _succeeded(x: e.CallSucceeded) -> Sentence:

@@ -117,9 +117,7 @@ class State:
 
     def _change(self, op: str, key: Any, value: Any) -> None:
         if not isinstance(key, str) or not key or key in _STATE_METHODS:
-            raise InvalidInput(
-                f"{key!r} cannot be the name of something in run.state; choose another"
-            )
+            raise InvalidInput(f"{key!r} cannot be a name in run.state; choose another")
         fields = self._fields
         try:
             self._check_declared(key)

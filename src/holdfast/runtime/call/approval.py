@@ -131,7 +131,7 @@ def _as_approved(request: CallRequest, entry: Entry) -> CallRequest:
     for name, value in given.items():
         if name not in asked:
             raise InvalidInput(
-                f"{spec.name} was not called: it takes no {name!r}, which {who} gave"
+                f"{spec.name} was not called: it has no parameter {name!r}, which {who} gave"
             )
         if values.canonical(value) == values.canonical(asked[name]):
             continue

@@ -275,7 +275,7 @@ def _within(seconds: float, effect: Invoke) -> Any:
     def in_time(raw: Any) -> tuple[Any, Batch]:
         assert finish is not None
         if not turn.acquire(blocking=False):
-            raise TimeoutError("its time was up before it could commit")
+            raise TimeoutError("it timed out before it could commit")
         return finish(raw)
 
     if finish is not None:

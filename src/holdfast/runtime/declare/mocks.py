@@ -138,7 +138,7 @@ class _Sequence(Struct, frozen=True):
     def __call__(self, count: int, args: Mapping[str, Any]) -> Any:
         if count >= len(self.answers):
             raise MockFailure(
-                f"the mock of {self.name} has {len(self.answers)} answers and was called once more"
+                f"the mock of {self.name} has {len(self.answers)} answers and was called again after the last one"
             )
         return self.answers[count](count, args)
 

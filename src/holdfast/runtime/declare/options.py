@@ -97,7 +97,7 @@ def unsure_on(name: str, given: object, effect: Effect) -> tuple[type[BaseExcept
         )
     if found and not effect.may_be_in_doubt:
         raise InvalidInput(
-            f"{name}: unsure_on says nothing here, because a call that reads or has `tx` is never in doubt; remove it"
+            f"{name}: unsure_on has no effect here, because a call that reads or has `tx` is never in doubt; remove it"
         )
     return found
 

@@ -106,8 +106,8 @@ class Claims:
         spec = self.agents.get(row.agent)
         if spec is None:
             raise NotFound(
-                f"run {row.id!r} is of agent {row.agent!r}, which this process does not know; "
-                f"give it with Holdfast(agents=[…]), or call hf.run({row.agent}, id={row.id!r}, …)"
+                f"run {row.id!r} belongs to agent {row.agent!r}, which is unknown to this process; "
+                f"pass it with Holdfast(agents=[…]), or call hf.run({row.agent}, id={row.id!r}, …)"
             )
         return spec
 

@@ -97,7 +97,7 @@ async def act(site: Site, request: Request) -> Response:
 def _action(request: Request) -> Action:
     found = ACTIONS.get(request.path_params["verb"])
     if found is None:
-        raise NotFound(f"unknown action; there are {', '.join(ACTIONS)}")
+        raise NotFound(f"unknown action; use one of {', '.join(ACTIONS)}")
     return found
 
 
