@@ -175,8 +175,8 @@ def test_wrong_uses_of_state_are_refused_at_once(home: Any) -> None:
         for wrong, message in (
             (lambda: run.state.increment("text"), "not a number"),
             (lambda: run.state.append("text", 1), "not a list"),
-            (lambda: setattr(run.state, "get", 1), "cannot be the name"),
-            (lambda: run.state.__setitem__("", 1), "cannot be the name"),
+            (lambda: setattr(run.state, "get", 1), "cannot be a name"),
+            (lambda: run.state.__setitem__("", 1), "cannot be a name"),
             (lambda: run.state.increment("n", "1"), "number"),  # type: ignore[arg-type]
         ):
             with pytest.raises(InvalidInput, match=message):
