@@ -23,6 +23,7 @@ SRC = Path(__file__).parent.parent / "src" / PACKAGE
 # So control and views never import runtime: a person can approve and look on a machine that has
 # none of the agent's code.
 LAYERS = (
+    {"lazy"},  # names that are loaded when they are used
     {"waiting"},  # what a run is waiting for, as data: errors carry it
     {"errors"},
     {"core"},
