@@ -7,8 +7,6 @@ back as anything is open. So it costs no more the longer the run has lived.
 Not here: what is decided.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple

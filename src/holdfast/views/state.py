@@ -19,7 +19,6 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
-from holdfast.store.brief import read_brief
 from holdfast.store.pages import Through, in_pages, newest_first
 from holdfast.store.process import is_held
 from holdfast.views.listing import shown_status
@@ -35,6 +34,8 @@ def get(store: Store, run_id: str) -> RunState:
 def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
     """The same without most calls that are over: of those only the last ones (`core/brief.py`). Of a long log only the
     end is read, unless no process has left a snapshot."""
+    from holdfast.store.brief import read_brief  # here, as a run that is tested is read as a whole
+
     return _shown(store, run_id, partial(read_brief, through=through))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -17,7 +18,6 @@ def map_in_threads(fn: Callable[[U], T], work: Sequence[tuple[Branch, U]], threa
     """Results in the order of the items. After an error all others are still awaited; of several, one is raised."""
     if not work:
         return []
-    from concurrent.futures import ThreadPoolExecutor  # here: most agents do without
 
     def one(branch: Branch, item: U) -> T:
         CURRENT.set(branch)

@@ -18,13 +18,14 @@ from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.resumable import check_claimed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import Append, RowChange, RunRow, Store
-from holdfast.store.brief import read_brief
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_waiting, waiting_for_override
 
 
 def reasons(store: Store, row: RunRow) -> Sequence[WaitingFor]:
     """Why a run is quarantined, as recorded. The log of one that was quarantined because of its log does not say."""
+    from holdfast.store.brief import read_brief
+
     with contextlib.suppress(LogDamaged):
         state = read_brief(store, row.id)
         if state.status == "quarantined":
