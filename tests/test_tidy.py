@@ -503,6 +503,16 @@ def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
     assert [] == [name for name in names if not hasattr(holdfast, name)]
 
 
+@pytest.mark.parametrize("name", ["", ".control", ".testing", ".views"])
+def test_the_names_that_a_package_loads_on_first_use_are_all_there(name: str) -> None:
+    """None is also a module of the package: importing that would bind its name."""
+    package = importlib.import_module(f"{PACKAGE}{name}")
+    below = {x.removeprefix(f"{package.__name__}.") for x in modules()}
+
+    assert [] == [x for x in package.__all__ if not hasattr(package, x)]
+    assert [] == [x for x in package.__all__ if x in below]
+
+
 def test_only_the_places_that_wait_for_all_tests_sleep() -> None:
     """Not even in the text of a program that a test starts."""
     sleeping = {
