@@ -82,7 +82,7 @@ NOT_FOR_ONE_RUN = (
     "pydantic", "holdfast.agents", "holdfast.aio", "holdfast.bundle", "holdfast.check", "holdfast.client",
     "holdfast.dry_fork", "holdfast.gc", "holdfast.mcp", "holdfast.web", "holdfast.runtime.exec.worker",
     "holdfast.runtime.lines", "holdfast.runtime.exec.schedules", "holdfast.testing.crash", "holdfast.testing.fork_server",
-    "concurrent", "logging", "queue", "shutil", "string", "tempfile", "traceback", "holdfast.core.context",
+    "concurrent", "logging", "queue", "random", "shutil", "string", "tempfile", "traceback", "holdfast.core.context",
     "holdfast.lua.people", "holdfast.runtime.api.context", "holdfast.runtime.api.parallel", "holdfast.runtime.api.templates",
     "holdfast.runtime.exec.dry_run", "holdfast.control.forks", "holdfast.control.patches", "holdfast.views.inbox_page",
     "holdfast.views.search_result", "holdfast.views.timelines",

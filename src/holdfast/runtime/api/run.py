@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
@@ -287,6 +286,8 @@ class RunBase(Recorder):
 
     def random(self) -> float:
         """A random number in [0, 1); the same on every replay."""
+        import random  # here, as few agents draw numbers
+
         return float(self._draw("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
