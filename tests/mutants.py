@@ -845,14 +845,14 @@ MUTANTS = (
     ),
     Mutant(
         "a patch is written over a newer version",
-        "control/patch.py::patch",
+        "control/patches.py::patch",
         "state.seq != expected",
         "state.seq < expected",
         ("tests/mcp_server/test_tools.py",),
     ),
     Mutant(
         "a patch that is sent again is recorded again",
-        "control/patch.py::patch",
+        "control/patches.py::patch",
         "RunUpdate([event], key=claimed)",
         "RunUpdate([event])",
         ("tests/mcp_server/test_tools.py",),

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli import VERBS, cli
+from holdfast.cli.verbs import VERBS, cli
 from support.pages import ROOT
 
 INSTEAD = {

@@ -41,7 +41,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_every_verb_of_the_command_line_is_named() -> None:
-    from holdfast.cli import VERBS
+    from holdfast.cli.verbs import VERBS
 
     assert [] == [verb for verb in VERBS if not re.search(rf"(`|holdfast |make ){verb}\b", README)]
 

@@ -85,7 +85,7 @@ def test_a_search_that_takes_too_long_stops_early_reports_it_and_can_be_continue
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each page looks at one run at least, so it ends."""
-    module = import_module("holdfast.views.search")
+    module = import_module("holdfast.views.search_result")
     monkeypatch.setattr(module, "READ_SECONDS", 0.0)
     monkeypatch.setattr(module, "READ_MIN", 1)
     found, cursor, pages = [], None, []

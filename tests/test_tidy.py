@@ -23,6 +23,7 @@ SRC = Path(__file__).parent.parent / "src" / PACKAGE
 # So control and views never import runtime: a person can approve and look on a machine that has
 # none of the agent's code.
 LAYERS = (
+    {"lazy"},  # names that are loaded when they are used
     {"waiting"},  # what a run is waiting for, as data: errors carry it
     {"errors"},
     {"core"},
@@ -500,6 +501,16 @@ def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
     assert sorted(names, key=order) == names
     assert len(set(names)) == len(names)
     assert [] == [name for name in names if not hasattr(holdfast, name)]
+
+
+@pytest.mark.parametrize("name", ["", ".control", ".testing", ".views"])
+def test_the_names_that_a_package_loads_on_first_use_are_all_there(name: str) -> None:
+    """None is also a module of the package: importing that would bind its name."""
+    package = importlib.import_module(f"{PACKAGE}{name}")
+    below = {x.removeprefix(f"{package.__name__}.") for x in modules()}
+
+    assert [] == [x for x in package.__all__ if not hasattr(package, x)]
+    assert [] == [x for x in package.__all__ if x in below]
 
 
 def test_only_the_places_that_wait_for_all_tests_sleep() -> None:

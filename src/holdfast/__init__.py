@@ -4,8 +4,9 @@ The names here are the public surface; everything else has its own module. Each 
 when it is first used, so that `import holdfast` costs nothing and the command line starts at once.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+from holdfast.lazy import on_first_use
 
 if TYPE_CHECKING:
     from holdfast.agents.llm import LLMAgent
@@ -146,7 +147,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
+_HOMES: Final = {
     "holdfast.agents.loop": ("loop",),
     "holdfast.agents.llm": ("LLMAgent",),
     "holdfast.agents.models": ("AnthropicModel", "OpenAIModel"),
@@ -166,17 +167,11 @@ _HOMES = {
     "holdfast.runtime.call.requests": ("Approval", "Question", "Timer"),
     "holdfast.runtime.api.run": ("AsyncRun", "Run"),
 }
-_HOME_OF = dict.fromkeys(__all__, "holdfast.errors")  # all others are errors
-_HOME_OF |= {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
-
-    def __getattr__(name: str) -> Any:
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(home), name)
-        return found
+    __getattr__ = on_first_use(
+        __name__, {"holdfast.errors": __all__, **_HOMES}
+    )  # all others are errors
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from holdfast import control, execution, views
 from holdfast.core.events import Event
-from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # imported where they are used: most processes only run agent
     from holdfast.bulk import BulkReport, BulkVerb
     from holdfast.bundle import ImportResult
     from holdfast.check import CheckedRun
+    from holdfast.core.items import Item
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
     from holdfast.gc import GcResult

@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from holdfast import views
-from holdfast.control.fork import state_patch
+from holdfast.control.forks import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
 from holdfast.core.effect import Effect

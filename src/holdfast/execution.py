@@ -27,7 +27,6 @@ from holdfast.runtime.exec.result import result_of
 from holdfast.runtime.exec.resumable import check as check_resumable
 from holdfast.runtime.exec.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
-from holdfast.words.advice import store_option
 
 WAIT_SECONDS: Final = 5.0
 """How long one wait for a run lasts at most; then it is looked at again. (It cannot end without an event.)"""
@@ -253,5 +252,7 @@ def _naming_store(engine: Engine) -> Iterator[None]:
     try:
         yield
     except RunFailed as failed:
+        from holdfast.words.advice import store_option
+
         failed.in_store(store_option(engine.store.url))
         raise

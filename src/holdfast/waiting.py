@@ -1,7 +1,5 @@
 """What a run is waiting for, as data. Sentences about it are made in `holdfast.words.waiting`."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec
@@ -61,5 +59,5 @@ class WaitingFor(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     reason: str = ""
     how: str = ""
     """How to continue, if that does not follow from the kind."""
-    child: tuple[WaitingFor, ...] = ()
+    child: tuple["WaitingFor", ...] = ()
     """What the child run is waiting for."""

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import cli
 from holdfast.cli import text
+from holdfast.cli.verbs import cli
 from holdfast.core import log
 from holdfast.core.log import Record
 from holdfast.words import timeline
@@ -46,7 +46,7 @@ def test_escape_sequences_in_data_never_reach_the_screen(shell: Shell) -> None:
     shell.run("recap", "r1", "to=nobody", f"notes={trick}", code=1)
     for words in (["show", "r1"], ["trace", "r1"], ["events", "r1"], ["diff", "r1", "1", "2"], ["list"],
                   ["show", "r1", "--json"], ["events", "r1", "--json"]):  # fmt: skip
-        said = CliRunner().invoke(cli.cli, [*words, "--db", str(shell.db)], color=True).stdout
+        said = CliRunner().invoke(cli, [*words, "--db", str(shell.db)], color=True).stdout
 
         assert "\x1b[31mred" not in said
         without_own_colours = re.sub(r"\x1b\[[0-9;]*m", "", said)
@@ -119,7 +119,7 @@ def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
 
     def said(*words: str) -> str:
         db = str(tmp_path / "runs.db")
-        result = CliRunner().invoke(cli.cli, [*words, "--db", db], color=True)
+        result = CliRunner().invoke(cli, [*words, "--db", db], color=True)
         assert isinstance(result.exception, SystemExit | None), result.exception
         return result.output
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast import cli
+from holdfast.cli.verbs import cli
 from support.shell import Shell
 
 AGENTS = """
@@ -68,7 +68,7 @@ def paste(line: str, code: int = 0) -> str:
     program, *words = shlex.split(line)
     assert program == "holdfast"
     yes = ["--yes"] if words[0] in ("approve", "answer", "reject", "rerun") else []
-    result = CliRunner().invoke(cli.cli, [*words, *yes])
+    result = CliRunner().invoke(cli, [*words, *yes])
     assert code == result.exit_code, result.output
     return result.stdout
 

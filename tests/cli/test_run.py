@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Holdfast, cli
+from holdfast import Holdfast
 from holdfast.cli.load import load
+from holdfast.cli.verbs import cli
 from support.shell import AGENTS, HOLDFAST, Shell, environment
 from support.waiting import Door
 
@@ -321,7 +322,7 @@ def test_the_verbs_are_the_same_on_postgresql_and_no_password_is_printed(
     password = urlsplit(postgres_dsn).password
 
     def hf(*words: str) -> Result:
-        return CliRunner().invoke(cli.cli, [*words, "--url", postgres_dsn])
+        return CliRunner().invoke(cli, [*words, "--url", postgres_dsn])
 
     waits = hf("run", "agents.py:careful", "--id", "r1", "-p", "to=sam")
     assert 1 == waits.exit_code, waits.output

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Holdfast, RunCancelled, cli
+from holdfast import Holdfast, RunCancelled
 from holdfast.cli.load import load
+from holdfast.cli.verbs import cli
 
 AGENT = '''
 from pathlib import Path
@@ -129,7 +130,7 @@ class Folder:
 
     def here(self, *words: str, code: int = 0) -> Result:
         """The same in this process."""
-        done = CliRunner().invoke(cli.cli, [*words])
+        done = CliRunner().invoke(cli, [*words])
         unexpected = done.exception if not isinstance(done.exception, SystemExit) else None
         assert (code, None) == (done.exit_code, unexpected), done.output
         return done

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cli import VERBS
+from holdfast.cli.verbs import VERBS
 from support.shell import damage, damage_end, everything, real
 
 # -- what --json looks like ----------------------------------------------------------------------

@@ -22,9 +22,9 @@ from holdfast import (
     Run,
     StoreUnavailable,
     agent,
-    cli,
     step,
 )
+from holdfast.cli.verbs import cli
 from holdfast.runtime.exec.schedules import run_id_for
 from holdfast.store.base import MICROSECONDS, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -340,7 +340,7 @@ def test_the_command_line_has_the_same_verbs(tmp_path: Path) -> None:
     )
 
     def hf(*words: str, code: int = 0) -> Any:
-        result = CliRunner().invoke(cli.cli, [*words, "--db", str(tmp_path / "h.db"), "--json"])
+        result = CliRunner().invoke(cli, [*words, "--db", str(tmp_path / "h.db"), "--json"])
         assert code == result.exit_code, result.output
         return json.loads(result.stdout) if not code else result.stderr
 

@@ -17,8 +17,9 @@ import apsw
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import Holdfast, Options, Run, agent, cli
+from holdfast import Holdfast, Options, Run, agent
 from holdfast.cli import worker
+from holdfast.cli.verbs import cli
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.store.base import MICROSECONDS, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -197,7 +198,7 @@ def test_due_runs_that_no_worker_claims_are_shown_as_such(tmp_path: Path) -> Non
         hf.start(stranger, id="r")
 
     def said(*words: str) -> Result:
-        return CliRunner().invoke(cli.cli, [*words, "--db", str(tmp_path / "h.db")])
+        return CliRunner().invoke(cli, [*words, "--db", str(tmp_path / "h.db")])
 
     found, data = said("doctor"), said("doctor", "--json")
 
@@ -303,7 +304,7 @@ def test_a_worker_retries_while_another_process_has_locked_the_file(
                 holder.execute("ROLLBACK")
 
         monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-        done = CliRunner().invoke(cli.cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
+        done = CliRunner().invoke(cli, ["worker", str(AGENTS), "--once", "--db", str(path)])
 
     assert (0, "executed 0 runs\n") == (done.exit_code, done.stdout)
     assert (2, 1) == (len(waited), done.stderr.count("waiting for the store"))

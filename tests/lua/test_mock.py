@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast import cli
+from holdfast.cli.verbs import cli
 
 FILE = """
 send = Tool {
@@ -49,7 +49,7 @@ def played(
 ) -> dict[str, Any]:
     path = folder / "file.tac"
     path.write_text(FILE % {"mocks": mocks, "body": body, "then": then})
-    result = CliRunner().invoke(cli.cli, ["test", str(path), "--mock", "--json", *options])
+    result = CliRunner().invoke(cli, ["test", str(path), "--mock", "--json", *options])
     (scenario,) = json.loads(result.stdout)["scenarios"]
     assert result.exit_code == (0 if scenario["ok"] else 1)
     assert isinstance(scenario, dict)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast import cli
+from holdfast.cli.verbs import cli
 
 PAYMENT = """
 Stages({"asking", "paying", "paid"})
@@ -56,7 +56,7 @@ class Terminal:
 
     def invoke(self, *words: str, store: bool = True, code: int | None = 0) -> Result:
         given = [str(self.file) if word == "FILE" else word for word in words]
-        result = CliRunner().invoke(cli.cli, [*given, *(["--db", self._url] if store else [])])
+        result = CliRunner().invoke(cli, [*given, *(["--db", self._url] if store else [])])
         assert code is None or result.exit_code == code, result.output
         return result
 

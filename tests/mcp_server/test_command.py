@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli import cli
+from holdfast.cli.verbs import cli
 from holdfast.mcp.clients import CLIENTS
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import Holdfast
-from holdfast.cli import cli
+from holdfast.cli.verbs import cli
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.store.opening import open_store, sqlite_file
 from holdfast.store.postgres import PostgresStore

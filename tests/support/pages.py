@@ -87,7 +87,7 @@ def check_exists(command: str) -> None:
         _check_targets(command, words[1:])
     if words[:1] != ["holdfast"]:
         return
-    from holdfast.cli import cli
+    from holdfast.cli.verbs import cli
 
     context = click.Context(cli, info_name="holdfast")
     name = next((word for word in words[1:] if not word.startswith("-")), "")

@@ -17,7 +17,8 @@ from typing import Any
 import apsw
 from click.testing import CliRunner, Result
 
-from holdfast import Holdfast, cli
+from holdfast import Holdfast
+from holdfast.cli.verbs import cli
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 """The installed command."""
@@ -143,7 +144,7 @@ class Shell:
         (folder / "agents.py").write_text(AGENTS)
 
     def __call__(self, *words: str, input: str | None = None, code: int = 0) -> Result:
-        result = CliRunner().invoke(cli.cli, [*words, "--db", str(self.db)], input=input)
+        result = CliRunner().invoke(cli, [*words, "--db", str(self.db)], input=input)
         unexpected = result.exception if not isinstance(result.exception, SystemExit) else None
         assert (code, None) == (result.exit_code, unexpected), result.output
         return result

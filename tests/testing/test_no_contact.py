@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast import cli
+from holdfast.cli.verbs import cli
 
 AGENTS = """
 import asyncio, socket
@@ -121,7 +121,7 @@ def tested(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
         given = 'Given the input goal is "write"' if agent in ("writes", "scripted") else ""
         text = AGENTS.format(port=receiver.port, mocks=repr(mocks or {}), given=given)
         (tmp_path / "agents.py").write_text(text)
-        result = CliRunner().invoke(cli.cli, ["test", f"agents.py:{agent}", "--mock", "--json"])
+        result = CliRunner().invoke(cli, ["test", f"agents.py:{agent}", "--mock", "--json"])
         (scenario,) = json.loads(result.stdout)["scenarios"]
         assert isinstance(scenario, dict)
         return scenario

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import Holdfast, RunWaiting
-from holdfast.cli import cli
+from holdfast.cli.verbs import cli
 from holdfast.web.app import create_app
 from support.waiting import eventually
 from support.web import AGENTS, TOKENS, credentials, doubtful, mail, patient, quiz, serving

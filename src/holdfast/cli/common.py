@@ -30,7 +30,6 @@ from holdfast.store.opening import (
     sqlite_file,
 )
 from holdfast.store.passwords import has_masked_password, with_password
-from holdfast.words.advice import command, refusal
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -129,6 +128,8 @@ def existing_store(url: str | None) -> Iterator[Store]:
 @contextmanager
 def advice_as_commands(url: str | None, file: str = "FILE") -> Iterator[None]:
     """Errors advise Python calls; here they advise commands for this store."""
+    from holdfast.words.advice import command, refusal
+
     try:
         yield
     except NoSuchRun as error:

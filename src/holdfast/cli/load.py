@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import importlib.util
 import sys
-import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable
@@ -145,6 +144,8 @@ def _import(path: Path) -> types.ModuleType:
 
 def _place(error: BaseException, path: Path) -> str:
     """The line of the user's file where loading failed."""
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path.absolute())]
     return f" (line {lines[-1]})" if lines else ""

@@ -16,7 +16,7 @@ import click
 
 from holdfast import views
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, CommandError, acts, text
+from holdfast.cli import acts, text
 from holdfast.cli.common import (
     Decider,
     advice_as_commands,
@@ -37,6 +37,7 @@ from holdfast.cli.describe import content, next_commands
 from holdfast.cli.load import AgentFile, check_agent, is_file, load, parameters
 from holdfast.cli.progress import Progress
 from holdfast.cli.prompts import ask_on_the_spot
+from holdfast.cli.verbs import INTERRUPTED, CommandError
 from holdfast.core.effect import Effect
 from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState

@@ -14,10 +14,11 @@ from typing import Any
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli import INTERRUPTED, text
+from holdfast.cli import text
 from holdfast.cli.common import existing_store, json_option, say, store_option, users_code
 from holdfast.cli.load import load, parameters
 from holdfast.cli.run import lease_option
+from holdfast.cli.verbs import INTERRUPTED
 from holdfast.errors import NotFound, StoreRefused, StoreUnavailable
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options

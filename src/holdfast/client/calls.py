@@ -20,7 +20,7 @@ from holdfast.api import documents as d
 from holdfast.api.operations import Operation, operation
 from holdfast.api.problems import MEDIA_TYPE, Problem, error_of, problem
 from holdfast.bulk import BulkReport, BulkVerb
-from holdfast.control.patch import Patch
+from holdfast.control.patches import Patch
 from holdfast.core import snapshot, values
 from holdfast.core.events import Event, Value
 from holdfast.core.log import Record, check_run_id, read_event

@@ -5,22 +5,27 @@ based on. So of approve, reject, time-out and cancel racing, one wins, and the o
 A worker that is executing the run sees the event at its next commit.
 """
 
-from holdfast.control.doubt import resolve
-from holdfast.control.fork import fork
-from holdfast.control.items import delete, delete_item, finish, put_item, record
-from holdfast.control.lifecycle import (
-    accept_new_steps,
-    cancel,
-    pause,
-    reopen,
-    rerun,
-    set_limits,
-    undo,
-)
-from holdfast.control.patch import Patch, patch
-from holdfast.control.requests import answer, approve, received, reject, signal
-from holdfast.control.start import registered, start
-from holdfast.store.outside import RunUpdate, update_run
+from typing import TYPE_CHECKING, Final
+
+from holdfast.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from holdfast.control.doubt import resolve
+    from holdfast.control.forks import fork
+    from holdfast.control.items import delete, delete_item, finish, put_item, record
+    from holdfast.control.lifecycle import (
+        accept_new_steps,
+        cancel,
+        pause,
+        reopen,
+        rerun,
+        set_limits,
+        undo,
+    )
+    from holdfast.control.new_run import registered, start
+    from holdfast.control.patches import Patch, patch
+    from holdfast.control.requests import answer, approve, received, reject, signal
+    from holdfast.store.outside import RunUpdate, update_run
 
 __all__ = [
     "Patch",
@@ -49,3 +54,29 @@ __all__ = [
     "undo",
     "update_run",
 ]
+
+_HOMES: Final = {
+    "holdfast.control.doubt": ("resolve",),
+    "holdfast.control.forks": ("fork",),
+    "holdfast.control.items": ("delete", "delete_item", "finish", "put_item", "record"),
+    "holdfast.control.lifecycle": (
+        "accept_new_steps",
+        "cancel",
+        "pause",
+        "reopen",
+        "rerun",
+        "set_limits",
+        "undo",
+    ),
+    "holdfast.control.new_run": ("registered", "start"),
+    "holdfast.control.patches": ("Patch", "patch"),
+    "holdfast.control.requests": ("answer", "approve", "received", "reject", "signal"),
+    "holdfast.store.outside": ("RunUpdate", "update_run"),
+}
+
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
+    __getattr__ = on_first_use(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,8 +4,6 @@ Plain JSON values in, plain JSON values out. `apply` leaves the document it is g
 that cannot be applied raises `InvalidPatch`, which names it by its number, its kind and its path.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -7,8 +7,6 @@ covers the run's id, so one run's log never verifies as another's.
 This module does no I/O and does not interpret events.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import struct

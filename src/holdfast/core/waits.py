@@ -4,8 +4,6 @@ The rule that decides whether a suspended run is woken is here, once for every k
 suspended only if, according to its log, no open wait is over. Pure: journal and time go in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Literal, NamedTuple
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.lua.seam import LoadedFile
     from holdfast.lua.vm import Vm
 
-_LOG: Final = logging.getLogger("holdfast.lua")
 FILE: Final = "the name of a file"
 CONTENT: Final = "File.write: the content"
 _LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "error": 40}
@@ -57,7 +55,9 @@ class Ops:
         return to_lua(self.vm.lua, value)
 
     def log(self, level: bytes, message: bytes, data: Any = None) -> None:
-        _LOG.log(_LEVELS[text(level)], "%s", said(message, data))
+        import logging  # here, as in a run the lines of `Log` are recorded
+
+        logging.getLogger("holdfast.lua").log(_LEVELS[text(level)], "%s", said(message, data))
 
     def seed(self) -> int:
         return 0

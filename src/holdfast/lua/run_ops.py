@@ -17,7 +17,6 @@ from holdfast.core import values
 from holdfast.lua.convert import from_lua, kind_of, number_text, text, word
 from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import CONTENT, FILE, Ops, said
-from holdfast.lua.people import People
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class RunOps(Ops):
         self._progress: tuple[Any, ...] = ()
         self._started: datetime.datetime | None = None
         self.dialogue = Dialogue(run)
-        self._people = People(run)
 
     def table(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -219,12 +217,14 @@ class RunOps(Ops):
     # ── people ───────────────────────────────────────────────────────────────────────────
 
     def _ask(self, verb: str, options: Any) -> Any:
+        from holdfast.lua.people import People  # here, as most procedures ask no person
+
         given = from_lua(options, f"Human.{verb}")
         if not isinstance(given, dict):
             raise InvalidInput(f"Human.{verb} takes a table with message=")
         if isinstance(given.get("message"), str):
             given["message"] = self.template(given["message"])
-        return self._lua(self._people.ask(verb, given))
+        return self._lua(People(self.run).ask(verb, given))
 
     def human_approve(self, options: Any) -> Any:
         return self._ask("approve", options)

@@ -14,8 +14,6 @@ Not here: what all stores have in common and a new one can reuse: validation of 
 (`checks.py`), the fencing rule (`fence.py`), group commit of concurrent appends (`group.py`).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
@@ -71,17 +69,17 @@ class Creation(msgspec.Struct, eq=False):
     lease_us: int = 0
     keys: Sequence[tuple[str, int]] = ()
     """Keys that events of its log hold, each with the seq of its event; one that is taken stays so."""
-    row: RunRow | None = None
+    row: "RunRow | None" = None
     """The run as it is, when this has been carried out."""
     is_new: bool = False
 
     @property
-    def made(self) -> tuple[RunRow, bool]:
+    def made(self) -> "tuple[RunRow, bool]":
         """The run, and whether it was created now."""
         assert self.row is not None
         return self.row, self.is_new
 
-    def settle(self, row: RunRow, is_new: bool) -> InputConflict | None:
+    def settle(self, row: "RunRow", is_new: bool) -> InputConflict | None:
         """Set the outcome; if the run existed, it must match."""
         self.row, self.is_new = row, is_new
         if not is_new and row.agent != self.run.agent:

@@ -3,8 +3,6 @@
 Pure: a store finds out, inside its transaction, where each log ends, and asks here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 

@@ -7,8 +7,6 @@ open. So it does not cost more for a long log.
 Not here: the decisions (`control`), reading the log (`pages.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 

@@ -10,23 +10,21 @@ MASK: Final = "***"
 """Shown instead of a password. The command line asks for the password where a URL has this one."""
 
 
-_PASSWORD: Final = re.compile(
-    r"""(?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
+_PLACE: Final = r"""(?x)
+        (?P<user>://[^:/@?]*):[^@/]*@           # postgresql://user:password@host
       | (?P<key>\b(?:ssl)?password\s*=\s*)     # password=… in a connection string or a query
         (?:'(?:\\.|[^'\\])*'? | (?:\\.|[^\s\\&])*)
-    """,
-    re.VERBOSE,
-)
+    """
 
 
 def without_password(url: str) -> str:
     """The same for people to read, with MASK for the password."""
-    return _PASSWORD.sub(lambda found: _replaced(found, MASK), url)
+    return re.sub(_PLACE, lambda found: _replaced(found, MASK), url)
 
 
 def has_masked_password(url: str) -> bool:
     """Whether the password of this URL is MASK."""
-    return any(_is_masked(found) for found in _PASSWORD.finditer(url))
+    return any(_is_masked(found) for found in re.finditer(_PLACE, url))
 
 
 def with_password(url: str, password: str) -> str:
@@ -36,8 +34,8 @@ def with_password(url: str, password: str) -> str:
     else:
         escaped = password.replace("\\", "\\\\").replace("'", "\\'")
         written = f"'{escaped}'"
-    return _PASSWORD.sub(
-        lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
+    return re.sub(
+        _PLACE, lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
     )
 
 

@@ -6,7 +6,6 @@ A wake-up is a hint: waiters also poll now and then, for what other processes do
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +103,8 @@ class Wakeups:
         Both are checked at each wake-up, when that time has come, and now and then: the longer nothing happens, the
         less often. `pauses` are the shortest and the longest, in seconds, as they are now.
         """
+        import random  # here, as only workers wait for what is due
+
         end = time.monotonic() + timeout
         pause = 0.0
         with self.waiting(ANY) as woken:

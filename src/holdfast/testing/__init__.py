@@ -5,8 +5,9 @@ Names are loaded when they are first used, so that the pytest plugin costs nothi
 uses it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
+
+from holdfast.lazy import on_first_use
 
 if TYPE_CHECKING:
     from holdfast.agents.models import ScriptedModel, call, say
@@ -34,19 +35,15 @@ __all__ = [
     "store_checks",
 ]
 
-_HOME_OF = {
-    "Bench": "testing.store_suite", "Fault": "testing.crash", "ManualClock": "testing.clock",
-    "MockFailure": "runtime.declare.mocks", "MockMissing": "runtime.declare.mocks", "Outcome": "testing.step_matcher",
-    "ScenarioSetup": "testing.scenario", "CrashReport": "testing.crash", "ScriptedModel": "agents.models",
-    "call": "agents.models", "check_store": "testing.store_suite", "say": "agents.models",
-    "sentence": "testing.step_matcher", "store_checks": "testing.store_suite",
-}  # fmt: skip
+_HOMES: Final = {
+    "holdfast.agents.models": ("ScriptedModel", "call", "say"),
+    "holdfast.runtime.declare.mocks": ("MockFailure", "MockMissing"),
+    "holdfast.testing.clock": ("ManualClock",),
+    "holdfast.testing.crash": ("CrashReport", "Fault"),
+    "holdfast.testing.scenario": ("ScenarioSetup",),
+    "holdfast.testing.step_matcher": ("Outcome", "sentence"),
+    "holdfast.testing.store_suite": ("Bench", "check_store", "store_checks"),
+}
 
 if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
-
-    def __getattr__(name: str) -> Any:
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(f"holdfast.{home}"), name)
-        return found
+    __getattr__ = on_first_use(__name__, _HOMES)

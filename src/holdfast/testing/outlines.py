@@ -5,8 +5,6 @@ Outline, tables, doc strings, tags, comments, other languages, mistakes) is read
 longer to import than such a text takes to run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 

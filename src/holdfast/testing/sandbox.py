@@ -14,7 +14,6 @@ import itertools
 import json
 import mmap
 import os
-import random
 import re
 import site
 import struct
@@ -131,6 +130,8 @@ class FixedDraws:
             # It moves with the code, by a millisecond a call, so that no code waits forever.
             position = draw.index + sum(map(int, re.findall(r"\d+", draw.branch)))
             return self._clock.now() + 1000 * position + count
+        import random  # here, as only an exploration draws from it
+
         where = f"{_name(draw.session)} {draw.branch} {draw.index} {draw.name} {count}"
         source = random.Random(where)  # noqa: S311 - not a secret, and meant to be foreseen
         if draw.name == "random":

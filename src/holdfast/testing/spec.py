@@ -10,8 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +45,7 @@ from holdfast.testing.step_matcher import (
 )
 
 CLOSE_ONES: Final = 3
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 
 
 class SpecError(InvalidInput):
@@ -352,12 +352,31 @@ def _may_be_elsewhere(name: str, context: SpecContext) -> bool:
 def fresh_folder() -> Iterator[Path]:
     """A folder for one performance, gone afterwards. In memory where there is such a place: nothing in
     it must outlive the machine, only processes."""
-    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a private folder in it
-    where = memory if os.access(memory, os.W_OK | os.X_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=where))
+    folder = _new_folder()
     try:
         yield folder
     finally:
+        _remove(folder)
+
+
+def _new_folder() -> Path:
+    if os.access(_MEMORY, os.W_OK | os.X_OK):
+        folder = _MEMORY / f"holdfast-test-{uuid.uuid4().hex}"
+        folder.mkdir(mode=0o700)
+        return folder
+    import tempfile  # here: it loads all kinds of compression, which takes longer than a scenario
+
+    return Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+
+
+def _remove(folder: Path) -> None:
+    try:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    except OSError:  # it has folders, or a process that is being killed still writes to it
+        import shutil  # here, as `tempfile` above
+
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -3,51 +3,56 @@
 `hf.get`, `hf.at`, `hf.diff`, `hf.events`, `hf.verify` and the interfaces are these functions.
 """
 
-from holdfast.core.state import to_plain
-from holdfast.store.pages import Through
-from holdfast.views.agents import AgentInfo, agents
-from holdfast.views.inbox import InboxItem, InboxPage, inbox
-from holdfast.views.items import item, item_event, item_events, items
-from holdfast.views.listing import (
-    SHOWN_STATUSES,
-    ProgressHook,
-    RunPage,
-    every_run,
-    runs,
-    shown,
-    shown_status,
-    unwatched,
-)
-from holdfast.views.log import (
-    Moment,
-    Verification,
-    check,
-    events,
-    records,
-    row_of,
-    timeline,
-    verify,
-)
-from holdfast.views.next_steps import RequestOfRun, family, next_steps, requests, used_budget
-from holdfast.views.outcome import Outcome, outcome
-from holdfast.views.position import Position, position, ranges
-from holdfast.views.search import SearchResult, search
-from holdfast.views.state import (
-    Change,
-    artifact,
-    at,
-    brief,
-    changes,
-    compare,
-    diff,
-    folded,
-    get,
-    known,
-    pending,
-    value,
-    with_dialogue,
-    with_owner,
-)
+from typing import TYPE_CHECKING, Final
+
+from holdfast.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from holdfast.core.state import to_plain
+    from holdfast.store.pages import Through
+    from holdfast.views.agent_info import AgentInfo, agents
+    from holdfast.views.inbox_page import InboxItem, InboxPage, inbox
+    from holdfast.views.listing import (
+        SHOWN_STATUSES,
+        ProgressHook,
+        RunPage,
+        every_run,
+        runs,
+        shown,
+        shown_status,
+        unwatched,
+    )
+    from holdfast.views.log import (
+        Moment,
+        Verification,
+        check,
+        events,
+        records,
+        row_of,
+        timeline,
+        verify,
+    )
+    from holdfast.views.open_requests import RequestOfRun, family, next_steps, requests, used_budget
+    from holdfast.views.outcomes import Outcome, outcome
+    from holdfast.views.positions import Position, position, ranges
+    from holdfast.views.search_result import SearchResult, search
+    from holdfast.views.state import (
+        Change,
+        artifact,
+        at,
+        brief,
+        changes,
+        compare,
+        diff,
+        folded,
+        get,
+        known,
+        pending,
+        value,
+        with_dialogue,
+        with_owner,
+    )
+    from holdfast.views.stored_items import item, item_event, item_events, items
 
 __all__ = [
     "SHOWN_STATUSES",
@@ -104,3 +109,64 @@ __all__ = [
     "with_dialogue",
     "with_owner",
 ]
+
+_HOMES: Final = {
+    "holdfast.core.state": ("to_plain",),
+    "holdfast.store.pages": ("Through",),
+    "holdfast.views.agent_info": ("AgentInfo", "agents"),
+    "holdfast.views.inbox_page": ("InboxItem", "InboxPage", "inbox"),
+    "holdfast.views.listing": (
+        "SHOWN_STATUSES",
+        "ProgressHook",
+        "RunPage",
+        "every_run",
+        "runs",
+        "shown",
+        "shown_status",
+        "unwatched",
+    ),
+    "holdfast.views.log": (
+        "Moment",
+        "Verification",
+        "check",
+        "events",
+        "records",
+        "row_of",
+        "timeline",
+        "verify",
+    ),
+    "holdfast.views.open_requests": (
+        "RequestOfRun",
+        "family",
+        "next_steps",
+        "requests",
+        "used_budget",
+    ),
+    "holdfast.views.outcomes": ("Outcome", "outcome"),
+    "holdfast.views.positions": ("Position", "position", "ranges"),
+    "holdfast.views.search_result": ("SearchResult", "search"),
+    "holdfast.views.state": (
+        "Change",
+        "artifact",
+        "at",
+        "brief",
+        "changes",
+        "compare",
+        "diff",
+        "folded",
+        "get",
+        "known",
+        "pending",
+        "value",
+        "with_dialogue",
+        "with_owner",
+    ),
+    "holdfast.views.stored_items": ("item", "item_event", "item_events", "items"),
+}
+
+if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
+    __getattr__ = on_first_use(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,6 @@ from holdfast.core.state import Call, RunState, to_plain
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact, read_value
 from holdfast.store.base import RunRow, Store
-from holdfast.store.brief import read_brief
 from holdfast.store.pages import Through, checked, what_is_open
 from holdfast.store.process import is_held
 from holdfast.views.listing import shown_status
@@ -33,6 +32,8 @@ def get(store: Store, run_id: str) -> RunState:
 def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
     """The same without most calls that are over: of those only the last ones (`core/brief.py`). Of a long log only the
     end is read, unless no process has left a snapshot."""
+    from holdfast.store.brief import read_brief  # here, as a run that is tested is read as a whole
+
     return _shown(store, run_id, partial(read_brief, through=through))
 
 

@@ -6,7 +6,7 @@ Not here: choosing what fits within the limit (`core/context.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ from holdfast.core.tokens import TokenCounter
 from holdfast.errors import Abandon, ArtifactDamaged, InvalidInput
 from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.log.session import Session
+
+SLICE: Final = values.Codec(ContextSlice)
 
 
 def collect(

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import random
-import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 import msgspec
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.context import ContextSlice
 from holdfast.core.parts import Artifact, Fact, PlanStep, texts
 from holdfast.core.parts import text as _text
 from holdfast.core.patch import StatePatch
@@ -30,9 +27,7 @@ from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, UnknownStage
-from holdfast.runtime.api import context, templates
 from holdfast.runtime.api.memory import Messages, State
-from holdfast.runtime.api.parallel import map_in_threads
 from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.call import requests
 from holdfast.runtime.call.checkpoints import end_iteration
@@ -45,11 +40,13 @@ from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lineage import use_of
 from holdfast.runtime.log.session import Session
 
+if TYPE_CHECKING:  # what few agents use is loaded where it is used
+    from holdfast.core.context import ContextSlice
+
 T = TypeVar("T")
 U = TypeVar("U")
 
 MAP_THREADS: Final = 8
-_SLICE: Final = values.Codec(ContextSlice)
 _ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
 
 
@@ -130,7 +127,7 @@ class RunBase(Recorder):
             ),
             blobs,
         )
-        return typing.cast(T, values.decode(self._session.unwrap(made.choice)))
+        return cast(T, values.decode(self._session.unwrap(made.choice)))
 
     def fact(self, key: str, value: Any, *, source: str = "") -> None:
         """Record a fact and its source."""
@@ -231,6 +228,8 @@ class RunBase(Recorder):
         this step (by default the last), the newest facts, then other artifacts by their summary. Of a
         loop also its state as of the start of the iteration. An artifact beyond `Budget.max_artifact_bytes_in_context` appears by its summary.
         """
+        from holdfast.runtime.api import context
+
         found = context.collect(
             self,
             goal=_text(goal, "run.context: goal"),
@@ -241,9 +240,10 @@ class RunBase(Recorder):
             counter=counter,
             artifact_bytes_max=self.budget.limits.get(_ARTIFACTS_MAX),
         )
-        value, blobs = self._session.wrap(_SLICE.encode(found))
+        value, blobs = self._session.wrap(context.SLICE.encode(found))
         shown = self._note(e.ContextShown(slice=value), blobs)
-        return typing.cast(ContextSlice, _SLICE.decode(self._session.unwrap(shown.slice)))
+        recorded: ContextSlice = context.SLICE.decode(self._session.unwrap(shown.slice))
+        return recorded
 
     def log(self, text: str, *, level: str = "info") -> None:
         """Write a line for people who inspect the run."""
@@ -254,6 +254,8 @@ class RunBase(Recorder):
 
         An unknown name is an error; `{{` and `}}` are literal braces.
         """
+        from holdfast.runtime.api import context, templates
+
         known = {
             "state": self.state._for_template(),
             "input": context.input_of(self._session),
@@ -284,6 +286,8 @@ class RunBase(Recorder):
 
     def random(self) -> float:
         """A random number in [0, 1); the same on every replay."""
+        import random  # here, as few agents draw numbers
+
         return float(self._draw("random", random.SystemRandom().random))
 
     def uuid(self) -> uuid.UUID:
@@ -304,6 +308,8 @@ class RunBase(Recorder):
         session, created = self._session, self._session.journal.life.created
         limits = created.budget if created else {}
         if created is not None and created.loop:
+            from holdfast.runtime.api import context
+
             limits = strictest(limits, context.loop_state(session).budget.limits())
         return use_of(session, limits)
 
@@ -375,6 +381,8 @@ class Run(RunBase):
         Each item is its own branch, so that on replay each finds its own calls, in whatever
         order the branches finish.
         """
+        from holdfast.runtime.api.parallel import map_in_threads
+
         here = self._here
         return map_in_threads(fn, [(here.fork(), item) for item in items], threads)
 

@@ -8,7 +8,6 @@ kill the process.
 from __future__ import annotations
 
 import contextvars
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -267,6 +266,8 @@ def _answered_here(session: Session) -> float | None:
 def _within(seconds: float, effect: Invoke) -> Any:
     """Call in a thread and stop waiting after a time. The thread cannot be stopped: what it does
     after that is why such a call is in doubt, unless it is declared safe to repeat."""
+    import queue
+
     answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
     context = contextvars.copy_context()
     turn = threading.Lock()  # either the time is up, or a transaction commits: not both

@@ -12,9 +12,10 @@ Reading order: `call` is the pipeline, and its stages are modules: `match.py`, `
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
@@ -78,7 +79,7 @@ def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> Call
     """The spec with what the policy redacts too. Kept: to make one takes longer than the rest of a call."""
     kept = session.redacting.get(spec.name)
     if kept is None or kept[0] is not spec or kept[1] is not redact:
-        made = dataclasses.replace(spec, redact=spec.redact | redact)
+        made = replace(spec, redact=spec.redact | redact)
         kept = session.redacting[spec.name] = (spec, redact, made)
     found: CallSpec = kept[2]
     return found

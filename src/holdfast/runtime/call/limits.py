@@ -8,7 +8,6 @@ A call waits here for a turn that is near; for a later one its run is suspended 
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,6 +45,8 @@ def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow[
 
 
 def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
+    import random  # here, as few tools are limited
+
     session, spec = request.session, request.spec
     since, pause = session.store.now(), SEAT_SECONDS[0]
 

@@ -24,7 +24,6 @@ from holdfast.errors import (
     Rejected,
 )
 from holdfast.runtime.call.operations import CallRequest
-from holdfast.runtime.call.tracebacks import shortened, user_traceback
 from holdfast.runtime.declare.secrets import secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
@@ -149,6 +148,11 @@ def secrets_of(request: CallRequest) -> set[str]:
 
 def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
     """An exception as data, without secrets and of bounded size."""
+    from holdfast.runtime.call.tracebacks import (
+        shortened,
+        user_traceback,
+    )  # most runs have no errors
+
     kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
     return ErrorInfo(
         type=error.error_type if isinstance(error, CallFailed) else kind,

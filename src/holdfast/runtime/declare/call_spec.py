@@ -8,14 +8,13 @@ Not here: the decorators (`decorators.py`), and executing a call (`flow.py`).
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from holdfast.core import values
 from holdfast.core.effect import Effect
@@ -39,8 +38,11 @@ class Done(Struct, frozen=True):
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class CallSpec:
+def _unset(**_: Any) -> None:
+    raise AssertionError("the body of a call is not set")
+
+
+class CallSpec(Struct, frozen=True):
     """What is known about a step or tool."""
 
     name: str
@@ -66,15 +68,15 @@ class CallSpec:
     """Whether its function takes an instance first, which is not one of its parameters."""
     outside: bool = False
     """Whether its body contacts something outside this process: a tool, or a step that asks a model."""
-    body: Callable[..., Any] = field(init=False)
+    body: Callable[..., Any] = _unset
     """The function, to be called with its arguments by name."""
-    has_intent: bool = field(init=False)
+    has_intent: bool = False
     """Whether an intent must be recorded before a call begins."""
-    is_limited: bool = field(init=False)
+    is_limited: bool = False
     """Whether a call may have to wait for other calls of the same limit."""
-    is_plain: bool = field(init=False)
+    is_plain: bool = False
     """Whether a call is its body and a receipt, and nothing else."""
-    is_flat: bool = field(init=False)
+    is_flat: bool = False
     """Whether its arguments are recorded as they are, under ASCII names."""
 
     def __post_init__(self) -> None:
@@ -89,11 +91,11 @@ class CallSpec:
             "is_flat": self.params.plain_names and not self.params.hidden and not self.redact,
         }
         for name, value in derived.items():
-            object.__setattr__(self, name, value)
+            force_setattr(self, name, value)
 
     def bound_to(self, instance: Any) -> CallSpec:
         """The same for the method of this instance."""
-        return dataclasses.replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
+        return replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
 
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and stored."""

@@ -6,8 +6,6 @@ module of declarations does nothing.
 Not here: what the declarations contain (`call_spec.py`, `agent_spec.py`).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing

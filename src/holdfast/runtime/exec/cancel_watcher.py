@@ -10,9 +10,8 @@ noticed later, and no lease is lost (`lease.py` has its own thread).
 
 from __future__ import annotations
 
-import logging
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import Stop, StoreError
 from holdfast.runtime.call.gate import cancellation, is_overdue, overdue
@@ -20,9 +19,10 @@ from holdfast.runtime.exec.loop_watchdog import Stalls
 from holdfast.runtime.log.branches import Branch
 from holdfast.store.base import MICROSECONDS, Store
 
-CHECK_SECONDS: Final = 1.0
+if TYPE_CHECKING:
+    import logging
 
-_log: Final = logging.getLogger("holdfast.cancel_watcher")
+CHECK_SECONDS: Final = 1.0
 
 
 class CancelWatcher:
@@ -87,9 +87,9 @@ class CancelWatcher:
                 self._stalls.look(list(self._awaiting.values()))
                 self._check()
             except StoreError as error:
-                _log.warning("could not check for cancellations: %s", error)
+                _log().warning("could not check for cancellations: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: the next check may succeed
-                _log.exception("could not check for cancellations")
+                _log().exception("could not check for cancellations")
 
     def _check(self) -> None:
         awaiting = dict(self._awaiting)
@@ -114,3 +114,9 @@ def _cancel(root: Branch, signal: Stop) -> None:
     root.session.stop(signal)
     assert root.session.lines is not None
     root.session.lines.leaving.cancel()
+
+
+def _log() -> logging.Logger:
+    import logging  # here, as most processes never have a reason to log
+
+    return logging.getLogger("holdfast.cancel_watcher")

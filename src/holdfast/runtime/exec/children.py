@@ -31,7 +31,6 @@ from holdfast.runtime.exec.actions import (
     perform_async,
 )
 from holdfast.runtime.exec.claims import ClaimedRun
-from holdfast.runtime.exec.dry_run import calls_by_replay
 from holdfast.runtime.exec.result import result_of
 from holdfast.runtime.exec.resumable import check
 from holdfast.runtime.exec.undo import ask_to_undo
@@ -86,6 +85,8 @@ class Children:
         row = self._store.get(run_id)
         if row is None:
             return {}
+        from holdfast.runtime.exec.dry_run import calls_by_replay  # few runs are undone
+
         return calls_by_replay(self._store, row, self._claims.agent_of(row))
 
     def _run(

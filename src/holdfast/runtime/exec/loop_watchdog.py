@@ -10,9 +10,7 @@ Not here: the thread that checks (`cancel_watcher.py`).
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
-import traceback
 from collections.abc import Collection
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -22,6 +20,7 @@ from holdfast.runtime.log.clock import elapsed
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
 
     from holdfast.runtime.lines.line import Line
     from holdfast.runtime.lines.lines import Lines
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 STALLED_SHARE: Final = 1 / 3
 """The share of a lease for which a loop may stand still without a word: a loop that renewed leases by
 itself would have missed to do so."""
-
-_log: Final = logging.getLogger("holdfast.stall")
 
 
 class _Question:
@@ -48,7 +45,7 @@ class _Question:
         if self.warned:
             seconds = elapsed() - self.asked_at
             extra = {"blocked_seconds": seconds}
-            _log.warning("the event loop continues after %.3g s", seconds, extra=extra)
+            _log().warning("the event loop continues after %.3g s", seconds, extra=extra)
 
 
 class Stalls:
@@ -79,6 +76,7 @@ def _warn(question: _Question, roots: Collection[Branch]) -> None:
     """What is in the way, as far as it can be seen from outside: the run whose task is being
     executed, the step or tool whose body it is in, and the line."""
     import asyncio
+    import traceback
 
     lines = next(root.session.lines for root in roots if root.session.lines is not None)
     frame = sys._current_frames().get(lines.thread)
@@ -87,7 +85,7 @@ def _warn(question: _Question, roots: Collection[Branch]) -> None:
     call, within = _call_under_way(task)
     seconds = elapsed() - question.asked_at
     where = "" if frame is None else f", at {_place(frame)}"
-    _log.warning(
+    _log().warning(
         "the event loop has been blocked for %.3g s by %s of run %s%s. Runs affected: %d; "
         "await slow work, or run it in a thread (asyncio.to_thread in an async step)",
         seconds,
@@ -117,3 +115,9 @@ def _call_under_way(task: asyncio.Task[object] | None) -> tuple[str, str]:
 
 def _place(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _log() -> logging.Logger:
+    import logging  # here, as most processes never have a reason to log
+
+    return logging.getLogger("holdfast.stall")

@@ -16,7 +16,6 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.exec.threads import Threads
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import Store
-from holdfast.store.brief import read_brief
 
 LONG_LOG: Final = 10_000
 """A log of so many events gets a snapshot."""
@@ -46,6 +45,8 @@ class ReaderSnapshots:
         return session.log.head.seq >= LONG_LOG
 
     def save(self, session: Session) -> None:
+        from holdfast.store.brief import read_brief  # here, as few logs are that long
+
         with contextlib.suppress(HoldfastError):
             read_brief(self._store, session.run_id, through=self._until_closed)
 

@@ -13,12 +13,14 @@ import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Executor, Future
+else:
+    Executor = object  # loading the real one takes a while, and an event loop only calls `submit`
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +38,8 @@ class Threads(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        from concurrent.futures import Future
+
         future: Future[T] = Future()
         with self._changed:
             self._todo.append(partial(_call, future, partial(fn, *args, **kwargs)))

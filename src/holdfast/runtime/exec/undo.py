@@ -7,12 +7,13 @@ middle continues with the next one.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import types
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core.branch_path import UNDO
@@ -154,7 +155,7 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     assert undo is not None
     declared = spec_of(undo)
     if isinstance(declared, CallSpec):  # a tool that undoes another keeps what it declares
-        return dataclasses.replace(declared, name=f"undo {spec.name}")
+        return replace(declared, name=f"undo {spec.name}")
     return _declared(
         spec.name,
         undo,

@@ -9,7 +9,6 @@ machine sleeps too: a laptop that wakes up knows at once that its leases have en
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,14 +21,13 @@ from holdfast.store.base import MICROSECONDS, Store
 
 if TYPE_CHECKING:
     import asyncio
+    import logging
 
 MARGIN: Final = 0.1
 """The share of a lease that is not used, for clocks that run at slightly different speeds."""
 
 Owner: TypeAlias = "asyncio.Task[Any] | threading.Thread"
 """What executes a run: a task of an event loop, or a thread."""
-
-_log: Final = logging.getLogger("holdfast.lease")
 
 
 def is_gone(owner: Owner) -> bool:
@@ -122,13 +120,13 @@ class LeaseKeeper:
             try:
                 self.renew()
             except StoreBroken as error:  # for good: no run of this process may continue
-                _log.error("leases cannot be renewed: %s", error)
+                _log().error("leases cannot be renewed: %s", error)
                 for session in self.sessions():
                     session.lose(Abandon(error))
             except StoreError as error:  # try again in a moment; meanwhile the leases run out
-                _log.warning("leases could not be renewed: %s", error)
+                _log().warning("leases could not be renewed: %s", error)
             except Exception:  # noqa: BLE001 - whatever it is: without this thread every lease is lost
-                _log.exception("leases could not be renewed")
+                _log().exception("leases could not be renewed")
 
     def renew(self) -> None:
         """Renew everything that is held, once. What is no longer executed is released instead."""
@@ -155,8 +153,16 @@ class LeaseKeeper:
         with self._mutex:
             gone = [self._held[run_id] for run_id, x in self._owners.items() if is_gone(x)]
         for session in gone:
-            _log.warning("run %s: what executed it has gone; its lease is released", session.run_id)
+            _log().warning(
+                "run %s: what executed it has gone; its lease is released", session.run_id
+            )
             session.lose(Abandon(LeaseLost(session.run_id, session.epoch, session.epoch + 1)))
             self.drop(session)
             with contextlib.suppress(StoreError):  # then it ends by itself
                 self._store.release(session.run_id, session.epoch)
+
+
+def _log() -> logging.Logger:
+    import logging  # here, as most processes never have a reason to log
+
+    return logging.getLogger("holdfast.lease")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final
 
 from holdfast.store.base import Store
 
 if TYPE_CHECKING:
     import asyncio
+    from concurrent.futures import Executor
 
 LOOK_SECONDS: Final = 0.5
 """How long one wait for a change lasts at most. The end of a run wakes it; other events may not."""

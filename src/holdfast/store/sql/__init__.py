@@ -1,7 +1,5 @@
 """Statements and migrations, as `.sql` files, loaded by name. One folder a dialect."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import cache

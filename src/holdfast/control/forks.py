@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.control.patch import state_operations
+from holdfast.control.patches import state_operations
 from holdfast.control.requests import received
 from holdfast.core import events as e
 from holdfast.core import log
