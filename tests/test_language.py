@@ -34,7 +34,7 @@ INSTEAD = {
     r"\blooks? for (?:it|him|them)sel(?:f|ves)\b": "polls",
     r"\bin the worst moment\b": "at the worst moment",
     r"\bbelongs? into\b": "belongs in",
-    r"\bbesides? (?:it|them|the|its|an?)\b": "next to, compared with",
+    r"\bbeside (?:it|them|the|its|an?)\b": "next to, compared with",
     r"\ball the same\b": "still",
     r"\bcuts? off\b(?! the)": "cancelled, truncated",
     r"\bshall\b": "must, should",
