@@ -6,7 +6,6 @@ Advice is Python that works as printed. What the reader must fill in is written 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from holdfast.core.requests import DECIDED_BY_PEOPLE, OpenRequest, ambiguous, request_id
 from holdfast.errors import Diverged, NotResumable, RunBusy, RunWaiting, Suspend
@@ -53,21 +52,6 @@ def phrase(x: WaitingFor) -> str:
             return f"a worker{known}" + (f": {x.reason}" if x.reason else "")
         case _:
             return x.name
-
-
-_OF_PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
-
-
-def is_for_people(waiting_for: str) -> bool:
-    """Whether a row's `waiting_for` is something that a person has to do.
-
-    The row of a run has these words and no kind: what it is waiting for as data is in its log."""
-    return waiting_for.startswith(_OF_PEOPLE)
-
-
-def is_in_doubt(waiting_for: str) -> bool:
-    """Whether a row's `waiting_for` is a decision about a call in doubt."""
-    return waiting_for.startswith("a decision")
 
 
 def phrases(waits: Sequence[WaitingFor]) -> str:
