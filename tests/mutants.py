@@ -449,8 +449,8 @@ MUTANTS = (
     Mutant(
         "a run is suspended although it was woken since its children were looked at",
         "runtime/call/suspend.py::suspend",
-        "woken=session.children.woken\n",
-        "woken=None\n",
+        "woken=session.children.woken,\n",
+        "woken=None,\n",
         (BRANCHES, "-k", "child_that_ends"),
     ),
     Mutant(

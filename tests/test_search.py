@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidInput, Run, RunFailed, agent, step
+from holdfast import Holdfast, InvalidInput, Question, Run, RunFailed, RunWaiting, agent, step
 
 
 @step
@@ -119,3 +119,28 @@ def test_a_damaged_run_does_not_stop_a_search(hf: Holdfast) -> None:
     )
     db.close()
     assert ["a"] == [row.id for row in hf.search("result:inv").runs]
+
+
+@agent
+def either(run: Run) -> Any:
+    return run.wait_any("go", Question("Which?"))
+
+
+@agent
+def signal(run: Run) -> Any:
+    return run.wait_for("an answer: 42")
+
+
+def test_a_run_that_is_waiting_for_a_person_among_others_is_found(tmp_path: Path) -> None:
+    """By the kinds in its row, whatever the sentence about it starts with."""
+    with Holdfast(tmp_path / "h.db", agents=[either, signal]) as hf:
+        for made in (either, signal):
+            for id_ in ("1", "2"):
+                with pytest.raises(RunWaiting):
+                    hf.run(made, id=f"{made.__name__}-{id_}")
+        hf.pause("signal-2")
+
+        assert {"either-1", "either-2", "signal-2"} == {
+            row.id for row in hf.search("waiting:people").runs
+        }
+        assert [] == hf.search("waiting:people signal-1").runs

@@ -1,19 +1,29 @@
-"""Sentences for people, and what is read back out of them."""
+"""What a run is waiting for: its kinds, and the sentences about them."""
 
 from typing import get_args
 
 import pytest
 
-from holdfast.waiting import WaitingFor, WaitingKind
-from holdfast.words.waiting import is_for_people, is_in_doubt, phrase
+from holdfast.waiting import (
+    FOR_PEOPLE,
+    WaitingFor,
+    WaitingKind,
+    is_for_people,
+    is_in_doubt,
+    kinds_of,
+)
+from holdfast.words.waiting import phrase
 
 KINDS = get_args(WaitingKind)
-PEOPLE = {"approval", "answer", "decision", "resume", "quarantine", "override", "person"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_shows_whether_its_run_is_waiting_for_a_person(kind: str) -> None:
-    """Rows have words, not kinds: a new phrase must not change what the inbox counts."""
-    shown = phrase(WaitingFor(kind, "name", names=("go",), run_id="r", reason="because"))
+def test_a_row_contains_whether_its_run_is_waiting_for_a_person(kind: str) -> None:
+    stored = kinds_of([WaitingFor("signal", "go"), WaitingFor(kind), WaitingFor(kind)])
 
-    assert (kind in PEOPLE, kind == "decision") == (is_for_people(shown), is_in_doubt(shown))
+    assert (kind in FOR_PEOPLE, kind == "decision") == (is_for_people(stored), is_in_doubt(stored))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_phrase(kind: str) -> None:
+    assert phrase(WaitingFor(kind, "name", names=("go",), run_id="r", reason="because"))

@@ -239,6 +239,6 @@ def import_run(store: Store, packed: Bundle) -> ImportResult:
         )
         _, new = log.seal(log.head_at(last), [said], epoch=row.epoch, time=store.now())
     waits = "a person to resume it" if new else ""
-    change = RowChange(packed.status, None, waits)
+    change = RowChange(packed.status, None, waits, waiting_kinds="resume" if new else "")
     store.append(Append(run.id, last.seq, new, row.epoch, change))
     return ImportResult(run.id, packed.status, len(packed.records))

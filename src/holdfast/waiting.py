@@ -1,6 +1,7 @@
 """What a run is waiting for, as data. Sentences about it are made in `holdfast.words.waiting`."""
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Final, Literal
 
 import msgspec
 
@@ -61,3 +62,24 @@ class WaitingFor(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     """How to continue, if that does not follow from the kind."""
     child: tuple["WaitingFor", ...] = ()
     """What the child run is waiting for."""
+
+
+FOR_PEOPLE: Final = frozenset(
+    {"approval", "answer", "decision", "resume", "quarantine", "override", "person"}
+)
+"""The kinds that a person has to do something about."""
+
+
+def kinds_of(waits: Iterable[WaitingFor]) -> str:
+    """The kinds of these, as they are stored in the row of a run."""
+    return " ".join(dict.fromkeys(x.kind for x in waits))
+
+
+def is_for_people(waiting_kinds: str) -> bool:
+    """Whether a run is waiting for something that a person has to do, by the kinds in its row."""
+    return not FOR_PEOPLE.isdisjoint(waiting_kinds.split())
+
+
+def is_in_doubt(waiting_kinds: str) -> bool:
+    """Whether a run is waiting for a decision about a call in doubt, by the kinds in its row."""
+    return "decision" in waiting_kinds.split()

@@ -112,6 +112,37 @@ def test_runs_of_an_older_schema_are_resumed_in_the_newest(
         assert [] == hf.schedules()
 
 
+SENTENCES = {
+    "approval of refund": "approval",
+    "approval: Send it?": "approval",
+    "an answer: Which?": "answer",
+    "a decision about step 2, pay, which may or may not have happened": "decision",
+    "a person: its code is missing": "person",
+    "the signal 'go'": "",
+}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_runs_that_are_waiting_for_people_are_found_after_the_migration(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Before, a row had only the sentence."""
+    url = url_of(kind, request, tmp_path)
+    (waiting,) = [x for x in json.loads(GOLDEN.read_text("utf-8"))["runs"] if x["id"] == "waiting"]
+    rows = [waiting | {"id": f"r{i}", "waiting_for": text} for i, text in enumerate(SENTENCES)]
+    with older_schema(kind, url, 3) as execute:
+        put_rows(
+            execute,
+            {"runs": rows, "events": [], "keys": [], "blobs": []},
+            "" if kind == "sqlite" else "holdfast.",
+        )
+
+    with contextlib.closing(opened(kind, url)) as store:
+        found = {row.waiting_for: row.waiting_kinds for row in store.runs()}
+
+    assert SENTENCES == found
+
+
 def opened(kind: str, url: str) -> Store:
     if kind == "sqlite":
         return SQLiteStore(url, clock=lambda: LATER)

@@ -21,7 +21,7 @@ from holdfast.core.events import ErrorInfo, Event, Usage, Value
 from holdfast.core.log import Blob
 from holdfast.store.base import Append, Creation, NewRun, RowChange, Schedule
 from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.waiting import WaitingFor
+from holdfast.waiting import WaitingFor, kinds_of
 
 SECOND = 1_000_000
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
@@ -132,9 +132,17 @@ class Writer:
         row, _ = self.store.create(new).wait().made
         self.clock.now = self.records[-1].time
         due = None if due_in is None else self.real + due_in
-        change = None if status == "running" else RowChange(status, due, waiting_for)
+        last = e.from_json(self.records[-1].kind, self.records[-1].data)
+        kinds = kinds_of(last.waits) if isinstance(last, e.RunSuspended) else ""
+        change = RowChange(status, due, waiting_for, waiting_kinds=kinds)
         self.store.append(
-            Append(self.id, self.records[-2].seq, self.records[-1:], row.epoch, change)
+            Append(
+                self.id,
+                self.records[-2].seq,
+                self.records[-1:],
+                row.epoch,
+                None if status == "running" else change,
+            )
         )
         self.clock.now = self.real
         if status == "running" and lease:

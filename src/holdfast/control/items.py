@@ -69,7 +69,8 @@ def _suspend(store: Store, row: RunRow) -> None:
             return RunUpdate()
         text = phrase(waiting)
         return RunUpdate(
-            [e.RunSuspended(waiting_for=text, waits=(waiting,))], RowChange("waiting", None, text)
+            [e.RunSuspended(waiting_for=text, waits=(waiting,))],
+            RowChange("waiting", None, text, waiting_kinds=waiting.kind),
         )
 
     update_run(store, row.id, decide)

@@ -33,7 +33,11 @@ def pause(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if row.status == "paused":
             raise NotNow(f"run {run_id!r} is already paused")
         live = is_held(row, store.now())
-        change = None if live else RowChange("paused", None, "a person to resume it")
+        change = (
+            None
+            if live
+            else RowChange("paused", None, "a person to resume it", waiting_kinds="resume")
+        )
         return RunUpdate([e.RunPaused(by=by, why=why)], change)
 
     update_run(store, run_id, decide)

@@ -109,6 +109,8 @@ class RunRow(Struct, frozen=True):
     cursor: int
     woken: int = 0
     """How often it was woken: by events from outside, and by the ends of child runs."""
+    waiting_kinds: str = ""
+    """What it is waiting for as data: kinds of `holdfast.waiting`, separated by spaces. `waiting_for` is the sentence."""
 
     def is_live(self, now: int) -> bool:
         """Whether a worker holds an unexpired lease on it."""
@@ -130,6 +132,8 @@ class RowChange(msgspec.Struct, frozen=True):
     woken: int | None = None
     """For a run that is suspended: how often it had been woken (`RunRow.woken`) when the worker looked at
     what it is waiting for. If it was woken since, the append is refused with Woken."""
+    waiting_kinds: str = ""
+    """See `RunRow.waiting_kinds`."""
 
 
 class Append(msgspec.Struct, frozen=True, gc=False):

@@ -114,6 +114,7 @@ def _check_order(run_id: str, after: int, records: Sequence[Record]) -> None:
 
 def _check_change(change: RowChange) -> None:
     check_text("waiting_for", change.waiting_for)
+    check_text("waiting_kinds", change.waiting_kinds)
     for run_id in change.wakes:
         check_text("run id", run_id)
     status, due_at = change.status, change.due_at

@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.views.listing import shown_status
-from holdfast.words.waiting import is_for_people, is_in_doubt
+from holdfast.waiting import is_for_people, is_in_doubt
 
 MOST: Final = 1000
 """Counts stop here."""
@@ -36,8 +36,8 @@ def tally(store: Store, hours: int = 24) -> Tally:
     for status in _UNFINISHED:
         for row in store.runs(Filter(status=status), limit=MOST + 1):
             counts[shown_status(row, now)] += 1
-            counts["people"] += status == "waiting" and is_for_people(row.waiting_for)
-            counts["doubt"] += status == "waiting" and is_in_doubt(row.waiting_for)
+            counts["people"] += status == "waiting" and is_for_people(row.waiting_kinds)
+            counts["doubt"] += status == "waiting" and is_in_doubt(row.waiting_kinds)
     width = hours * 3600 * MICROSECONDS // BINS
     since = now - BINS * width
     lately = store.runs(Filter(created_after=since), limit=MOST * 5)

@@ -70,21 +70,6 @@ def phrase(x: WaitingFor) -> str:
             return x.name
 
 
-_OF_PEOPLE: Final = ("approval", "an answer", "a decision", "a person")
-
-
-def is_for_people(waiting_for: str) -> bool:
-    """Whether a row's `waiting_for` is something that a person has to do.
-
-    The row of a run has these words and no kind: what it is waiting for as data is in its log."""
-    return waiting_for.startswith(_OF_PEOPLE)
-
-
-def is_in_doubt(waiting_for: str) -> bool:
-    """Whether a row's `waiting_for` is a decision about a call in doubt."""
-    return waiting_for.startswith("a decision")
-
-
 def phrases(waits: Sequence[WaitingFor]) -> str:
     """Several things of which the first to come counts."""
     return " or ".join(phrase(x) for x in waits)

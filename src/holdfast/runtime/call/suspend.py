@@ -14,7 +14,7 @@ from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.operations import Flow, Read
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import RowChange
-from holdfast.waiting import WaitingFor
+from holdfast.waiting import WaitingFor, kinds_of
 from holdfast.words.waiting import ambiguous, decision_calls
 
 
@@ -39,15 +39,20 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
         if is_over:
             times.append(now)
         due_at = None if paused else min(times, default=None)
+        waits = _all_waits(session, why)
         change = RowChange(
-            "paused" if paused else "waiting", due_at, why.waiting_for, woken=session.children.woken
+            "paused" if paused else "waiting",
+            due_at,
+            why.waiting_for,
+            woken=session.children.woken,
+            waiting_kinds="resume" if paused else kinds_of(waits),
         )
         event = e.RunSuspended(
             waiting_for=why.waiting_for,
             how=why.how,
             wake_at=min((t for t in _wake_times(session, why) if t is not None), default=None),
             open_since=_open_since(session),
-            waits=_all_waits(session, why),
+            waits=waits,
         )
         try:
             yield from commit(session, [event], change=change, recheck=_refuse)

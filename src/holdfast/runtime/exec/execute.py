@@ -262,7 +262,7 @@ def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
         if isinstance(cause, Diverged):
             waiting = waiting_for_code(cause)
         waiting_for = phrase(waiting)
-        change = RowChange("waiting", None, waiting_for)
+        change = RowChange("waiting", None, waiting_for, waiting_kinds=waiting.kind)
         how = how_to_continue(session.run_id, [waiting])
         event = e.RunSuspended(
             waiting_for=waiting_for, how=how, diverged=_both_sides(cause), waits=(waiting,)

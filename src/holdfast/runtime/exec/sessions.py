@@ -153,7 +153,7 @@ class Sessions:
 
 def _set_aside_damaged(session: Session, damage: LogDamaged) -> None:
     """A run whose log does not verify. Nothing is written to that log."""
-    change = RowChange("quarantined", None, str(damage))
+    change = RowChange("quarantined", None, str(damage), waiting_kinds="quarantine")
     with contextlib.suppress(StoreError):
         last = session.store.head(session.run_id)
         session.store.append(Append(session.run_id, last, (), session.epoch, change))
@@ -186,7 +186,7 @@ def _check_resumable(session: Session, row: RunRow, spec: AgentSpec) -> None:
 
 
 def _set_aside(session: Session, waiting: WaitingFor) -> RunWaiting:
-    change = RowChange("quarantined", None, waiting.reason)
+    change = RowChange("quarantined", None, waiting.reason, waiting_kinds=waiting.kind)
     event = e.RunQuarantined(reason=waiting.reason, waits=(waiting,))
     drive(commit(session, [event], change=change))
     session.settled = True

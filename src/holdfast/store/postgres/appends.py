@@ -152,7 +152,7 @@ class Appends:
             ids, hashes, datas = zip(*kept, strict=True)
             db.execute(self._q["insert_blobs"], (texts(ids), texts(hashes), blobs(datas)))
         settled = [
-            (i, c.status, c.due_at, c.waiting_for, c.woken)
+            (i, c.status, c.due_at, c.waiting_for, c.woken, c.waiting_kinds)
             for i, c in changes
             if c.status is not None
         ]

@@ -216,6 +216,7 @@ class Appends:
                     "status": change.status,
                     "due_at": change.due_at,
                     "waiting_for": change.waiting_for,
+                    "waiting_kinds": change.waiting_kinds,
                     "now": now,
                     "key": key,
                 },

@@ -55,11 +55,12 @@ def an_expired_run_is_given_to_the_next(bench: Bench) -> None:
 def a_waiting_run_can_be_claimed_by_name(bench: Bench) -> None:
     """Due or not: a caller that knows why it should continue now may claim it."""
     bench.create()
-    bench.settle("run", "waiting", waiting_for="a person")
+    bench.settle("run", "waiting", waiting_for="a person", waiting_kinds="person")
 
     same([], bench.due())
+    same(["person"], [row.waiting_kinds for row in bench.store.runs()])
     row = bench.claimed()
-    same(("running", ""), (row.status, row.waiting_for))
+    same(("running", "", ""), (row.status, row.waiting_for, row.waiting_kinds))
 
 
 def epochs_only_grow(bench: Bench) -> None:
@@ -187,9 +188,11 @@ def settling_ends_the_lease(bench: Bench) -> None:
     ):
         run_id = f"{status}-{due_at or 0}"
         bench.create(run_id, worker="w")
-        bench.append(run_id, epoch=1, change=RowChange(status, due_at, "a sign"))
+        change = RowChange(status, due_at, "a sign", waiting_kinds="signal timer")
+        bench.append(run_id, epoch=1, change=change)
         row = bench.row(run_id)
         same((status, due_at, "a sign"), (row.status, row.due_at, row.waiting_for))
+        same("signal timer", row.waiting_kinds)
         same(("", 1, 0), (row.owner, row.epoch, row.claims))
         same({run_id}, bench.store.renew([(run_id, 1)], lease_us=LEASE_US))
 

@@ -17,7 +17,8 @@ RETURNING r.id;
 -- name: set_aside
 -- Quarantine a run whose log lacks acknowledged events. Its worker is fenced.
 UPDATE holdfast.runs SET status = 'quarantined', due_at = NULL, owner = '', epoch = epoch + 1,
-                         waiting_for = %s::text, updated_at = holdfast.clock(NULL)
+                         waiting_for = %s::text, waiting_kinds = 'quarantine',
+                         updated_at = holdfast.clock(NULL)
 WHERE id = %s::text AND status NOT IN ('completed', 'failed', 'cancelled')
 RETURNING id;
 
@@ -55,10 +56,10 @@ ON CONFLICT DO NOTHING RETURNING 1;
 -- name: settle
 -- Workers end their leases with a new status; where a count of wake-ups is given, only if it is still that.
 UPDATE holdfast.runs r
-SET status = s.status, due_at = s.due_at, waiting_for = s.waiting_for, owner = '', claims = 0,
-    updated_at = holdfast.clock(%s::bigint)
-FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[])
-     AS s (id, status, due_at, waiting_for, woken)
+SET status = s.status, due_at = s.due_at, waiting_for = s.waiting_for,
+    waiting_kinds = s.waiting_kinds, owner = '', claims = 0, updated_at = holdfast.clock(%s::bigint)
+FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])
+     AS s (id, status, due_at, waiting_for, woken, waiting_kinds)
 WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)
 RETURNING r.id;
 
@@ -84,7 +85,7 @@ WITH made AS (
   FROM (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   ON CONFLICT (id) DO NOTHING
   RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-            input_digest, code_version, parent, priority, key, woken
+            input_digest, code_version, parent, priority, key, woken, waiting_kinds
 ), logged AS (
   INSERT INTO holdfast.events (run, seq, time, epoch, kind, data, hash)
   SELECT made.key, e.* FROM made, unnest(%(seqs)s::bigint[], %(times)s::bigint[], %(epochs)s::bigint[],
@@ -103,7 +104,7 @@ SELECT made.*, CASE WHEN made.status = 'pending' THEN pg_catalog.pg_notify(%(cha
 -- name: run
 -- One run by its id.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs WHERE id = %s::text;
 
 -- name: claim
@@ -112,7 +113,7 @@ FROM holdfast.runs WHERE id = %s::text;
 -- may be in progress (-1: any number); the caller has locked the agent's name then.
 UPDATE holdfast.runs r
 SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running', due_at = c.now + %(lease)s::bigint,
-    waiting_for = '', updated_at = c.now, claim_token = %(token)s::bigint,
+    waiting_for = '', waiting_kinds = '', updated_at = c.now, claim_token = %(token)s::bigint,
     claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
                                AND e.kind <> ALL(%(no_progress)s::text[]))
                   THEN 1 ELSE r.claims + 1 END,
@@ -123,7 +124,7 @@ WHERE r.id = %(id)s::text
   AND (%(max_running)s::bigint < 0 OR (SELECT pg_catalog.count(*) FROM holdfast.runs o
        WHERE o.agent = r.agent AND o.status = 'running' AND o.due_at > c.now) < %(max_running)s::bigint)
 RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at, r.waiting_for,
-          r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken;
+          r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken, r.waiting_kinds;
 
 -- name: lock_names
 -- Transactions that count before they claim run one after the other.
@@ -159,7 +160,7 @@ WITH wanted AS MATERIALIZED (
 ), taken AS (
   UPDATE holdfast.runs r
   SET epoch = r.epoch + 1, owner = %(worker)s::text, status = 'running',
-      due_at = c.now + %(lease)s::bigint, waiting_for = '', updated_at = c.now,
+      due_at = c.now + %(lease)s::bigint, waiting_for = '', waiting_kinds = '', updated_at = c.now,
       claim_token = %(token)s::bigint,
       claims = CASE WHEN EXISTS (SELECT 1 FROM holdfast.events e WHERE e.run = r.key AND e.seq > r.claimed_seq
                                  AND e.kind <> ALL(%(no_progress)s::text[]))
@@ -168,17 +169,17 @@ WITH wanted AS MATERIALIZED (
   FROM chosen, (SELECT holdfast.clock(%(now)s::bigint) AS now) c
   WHERE r.key = chosen.key
   RETURNING r.id, r.agent, r.status, r.created_at, r.updated_at, r.epoch, r.owner, r.due_at,
-            r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken,
+            r.waiting_for, r.claims, r.input_digest, r.code_version, r.parent, r.priority, r.key, r.woken, r.waiting_kinds,
             chosen.rank AS rank
 )
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM taken ORDER BY rank, key;
 
 -- name: claimed_by
 -- The runs of a claim whose response was lost.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs
 WHERE claim_token = %(token)s::bigint AND owner = %(worker)s::text AND status = 'running'
   AND (%(id)s::text IS NULL OR id = %(id)s::text)
@@ -242,7 +243,7 @@ WHERE e.run = (SELECT r.key FROM holdfast.runs r WHERE r.id = %s::text) AND e.ki
 
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs
 WHERE (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)
   AND (%(created_after)s::bigint IS NULL OR created_at >= %(created_after)s::bigint)
@@ -251,7 +252,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_status
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs
 WHERE status = %(status)s::text
   AND (%(agent)s::text = '' OR agent = %(agent)s::text)
@@ -263,7 +264,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_agent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs
 WHERE agent = %(agent)s::text
   AND (%(parent)s::text = '' OR parent = %(parent)s::text)
@@ -274,7 +275,7 @@ ORDER BY key DESC LIMIT %(limit)s::bigint;
 
 -- name: list_by_parent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM holdfast.runs
 WHERE parent = %(parent)s::text AND parent <> ''
   AND (%(cursor)s::bigint IS NULL OR key < %(cursor)s::bigint)

@@ -11,7 +11,7 @@ ON CONFLICT (id) DO NOTHING RETURNING key;
 -- name: run
 -- One run by its id.
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM runs WHERE id = ?;
 
 -- name: run_key
@@ -45,8 +45,8 @@ INSERT INTO keys (key, run, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING RETURNI
 
 -- name: settle
 -- A worker ends its lease with a new status.
-UPDATE runs SET status = :status, due_at = :due_at, waiting_for = :waiting_for, owner = '',
-                claims = 0, updated_at = :now
+UPDATE runs SET status = :status, due_at = :due_at, waiting_for = :waiting_for,
+                waiting_kinds = :waiting_kinds, owner = '', claims = 0, updated_at = :now
 WHERE key = :key;
 
 -- name: wake
@@ -69,7 +69,7 @@ WHERE id = :id;
 -- statement. A log that grew only by signs of life since the last claim has made no progress. (The plus signs
 -- keep SQLite from seeking by status.)
 UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at = :until,
-                waiting_for = '', updated_at = :now,
+                waiting_for = '', waiting_kinds = '', updated_at = :now,
                 claims = CASE WHEN EXISTS (SELECT 1 FROM events e WHERE e.run = runs.key AND e.seq > claimed_seq
                                            AND e.kind NOT IN (SELECT value FROM json_each(:no_progress)))
                               THEN 1 ELSE claims + 1 END,
@@ -77,7 +77,7 @@ UPDATE runs SET epoch = epoch + 1, owner = :worker, status = 'running', due_at =
 WHERE key IN (SELECT value FROM json_each(:keys))
   AND (+status IN ('pending', 'waiting') OR (+status = 'running' AND +due_at <= :now))
 RETURNING id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-          input_digest, code_version, parent, priority, key, woken;
+          input_digest, code_version, parent, priority, key, woken, waiting_kinds;
 
 -- name: due
 -- Due runs of one agent and version, in the order in which they are served. (A
@@ -116,7 +116,7 @@ WHERE run = (SELECT key FROM runs WHERE id = ?) AND kind = 'run_restarted';
 
 -- name: list
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM runs
 WHERE (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
   AND (:created_before IS NULL OR created_at < :created_before)
@@ -124,7 +124,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_status
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM runs
 WHERE status = :status AND (:agent = '' OR agent = :agent) AND (:parent = '' OR parent = :parent)
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
@@ -133,7 +133,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_agent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM runs
 WHERE agent = :agent AND (:parent = '' OR parent = :parent)
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
@@ -142,7 +142,7 @@ ORDER BY key DESC LIMIT :limit;
 
 -- name: list_by_parent
 SELECT id, agent, status, created_at, updated_at, epoch, owner, due_at, waiting_for, claims,
-       input_digest, code_version, parent, priority, key, woken
+       input_digest, code_version, parent, priority, key, woken, waiting_kinds
 FROM runs
 WHERE parent = :parent AND parent <> ''
   AND (:cursor IS NULL OR key < :cursor) AND (:created_after IS NULL OR created_at >= :created_after)
