@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast import (
     AsyncRun,
@@ -40,6 +43,73 @@ def work() -> None: ...
 
 
 # ── run.state ────────────────────────────────────────────────────────────────────────────────
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "increment", "append", "delete", "step", "note"]),
+        st.sampled_from("ab"),
+        st.integers(0, 3),
+    ),
+    max_size=25,
+)
+
+
+@given(CHANGES, st.sampled_from(["every_step", "on_state_change"]))
+def test_state_reads_like_a_dict_that_is_changed_in_the_same_way(
+    changes: list[tuple[str, str, int]], checkpoint: Any
+) -> None:
+    """Read after each change, with calls in between that record some of them; and again on replay."""
+
+    @agent(checkpoint=checkpoint)
+    def main(run: Run) -> None:
+        expected: dict[str, Any] = {}
+        for change, key, value in changes:
+            before = expected.get(key)
+            match change:
+                case "set":
+                    run.state[key] = expected[key] = value
+                case "increment" if not isinstance(before, list):
+                    expected[key] = (before or 0) + value
+                    assert expected[key] == run.state.increment(key, value)
+                case "append" if before is None or isinstance(before, list):
+                    expected[key] = [*(before or ()), value]
+                    run.state.append(key, value)
+                case "delete":
+                    expected.pop(key, None)
+                    del run.state[key]
+                case "step":
+                    work()
+                case _:
+                    run.note(key, value)
+            assert expected == run.state.all()
+
+    with Holdfast(":memory:") as hf:
+        hf.run(main, id="r")
+        assert hf.replay("r").diverged is None
+
+
+def test_a_change_of_state_costs_the_same_however_many_came_before(hf: Holdfast) -> None:
+    """Counted in calls of the interpreter, which a busy machine does not change."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    @agent
+    def main(run: Run, times: int) -> None:
+        sys.setprofile(count)
+        try:
+            for _ in range(times):
+                run.state.increment("n")
+        finally:
+            sys.setprofile(None)
+
+    hf.run(main, 50, id="few")
+    few, calls = calls, 0
+    hf.run(main, 500, id="many")
+    assert calls < 11 * few
 
 
 def test_state_has_the_helpers_that_a_guard_reads_like_a_sentence_with(home: Any) -> None:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from holdfast.core import events as e
 from holdfast.core.events import Event, Noted, Usage, plain
 from holdfast.core.fold import Draft
@@ -26,6 +28,21 @@ UNWRITTEN: Final = 2**63
 E = TypeVar("E", bound=Event)
 
 
+class _SeenState(Struct, frozen=True):
+    """The user's state with the changes that the code made until it last read it."""
+
+    version: tuple[int, int]
+    """What the code had been shown, and which events were on their way."""
+    ahead: int
+    noted: int
+    """How many of each have been applied."""
+    state: dict[str, Any]
+
+    def precedes(self, ahead: list[tuple[int, Noted]]) -> bool:
+        """Whether what has come since comes after all that has been applied."""
+        return not self.noted or len(ahead) == self.ahead
+
+
 class AgentView:
     """The state of a run as its code sees it, and what it will see next."""
 
@@ -38,6 +55,7 @@ class AgentView:
         self.ahead: list[tuple[int, Noted]] = []
         """What the code noted, and is recorded further on than it has been shown."""
         self._held_usage: list[tuple[int, Usage]] = []
+        self._seen: _SeenState | None = None
 
     def show(self, seq: int) -> None:
         """Let the code see the log up to this event."""
@@ -56,7 +74,9 @@ class AgentView:
     def pending(self, kind: type[E]) -> list[E]:
         """What the code noted and is not shown yet: recorded further on, on its way, or not yet sent."""
         with self._mutex:  # other branches write at the same time
-            self.ahead = [(seq, x) for seq, x in self.ahead if seq > self.draft.seq]
+            ahead = [(seq, x) for seq, x in self.ahead if seq > self.draft.seq]
+            if len(ahead) < len(self.ahead):
+                self.ahead, self._seen = ahead, None
             in_flight = self._writer.in_flight(Noted)
             found = (*(x for _, x in self.ahead), *in_flight, *self._writer.noted)
         return [x for x in found if isinstance(x, kind)]
@@ -64,13 +84,21 @@ class AgentView:
     def state(self) -> dict[str, Any]:
         """The user's state as the code sees it: what is shown, and its own changes since."""
         with self._mutex:
-            waiting = self.pending(e.StateChanged)
-            if not waiting:
-                return self.draft.open.state
-            seen = dict(self.draft.open.state)
-            for x in waiting:
-                change_state(seen, x.op, x.key, plain(x.value))
-            return seen
+            version, noted = (self.draft.seq, self._writer.moves), self._writer.noted
+            seen = self._seen
+            if seen is None or seen.version != version or not seen.precedes(self.ahead):
+                changes, state = self.pending(e.StateChanged), self.draft.open.state
+            else:  # only what is new: code that changes its state often reads it as often
+                ahead = (x for seq, x in self.ahead[seen.ahead :] if seq > self.draft.seq)
+                found = (*ahead, *noted[seen.noted :])
+                changes = [x for x in found if isinstance(x, e.StateChanged)]
+                state = seen.state
+            if changes:
+                state = dict(state)  # other threads may be reading the one before
+                for x in changes:
+                    change_state(state, x.op, x.key, plain(x.value))
+            self._seen = _SeenState(version, len(self.ahead), len(noted), state)
+            return state
 
     def run_state(self) -> RunState:
         """Everything the code sees, with its own notes since."""

@@ -139,6 +139,8 @@ class LogWriter:
         """Facts of the run's own life; they are recorded before what its code noted."""
         self.noted: list[Event] = []
         self.noted_blobs: list[Blob] = []
+        self.moves = 0
+        """Counts up when events are sent, recorded, refused or discarded: each other change of `noted` adds to it."""
         self._queue: deque[Batch] = deque()
         self._on_their_way = 0
         self._must_rebuild = False
@@ -161,6 +163,7 @@ class LogWriter:
 
     def discard(self) -> None:
         """Forget what the code noted and no batch holds yet."""
+        self.moves += 1
         self.noted, self.noted_blobs = [], []
 
     def commit(self, commit: Commit, submit: Submit | None, turn: Any = None) -> Batch:
@@ -176,6 +179,7 @@ class LogWriter:
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)
             if not session.log.knows_all:
                 session.log.read_all()
+            self.moves += 1
             if self.noted or self.first:
                 batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
                 self.first, self.noted, self.noted_blobs = [], [], []
@@ -224,6 +228,7 @@ class LogWriter:
         with self._mutex:
             if batch.state is not BatchState.SENT:
                 return  # a later one was accepted first
+            self.moves += 1
             while True:
                 first = self._queue.popleft()
                 first.state = BatchState.COMMITTED
@@ -309,6 +314,7 @@ class LogWriter:
 
     def _fail(self, batch: Batch, error: BaseException) -> None:
         """Take a batch out. What was buffered before it is still the run's: the next batch records it."""
+        self.moves += 1
         place = self._queue.index(batch)
         del self._queue[place]
         batch.state, batch.error = BatchState.FAILED, error
