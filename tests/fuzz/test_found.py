@@ -443,12 +443,12 @@ def test_a_timeout_that_hit_after_a_call_was_found_done_hits_at_the_same_place_o
 @agent
 async def two_timeouts(run: AsyncRun) -> str:
     try:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(1.2):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    await run.sleep(9)
+                    await run.sleep(3)
             await afterwards(1)
-            await run.sleep(9)
+            await run.sleep(3)
     except TimeoutError:
         await afterwards(2)
     await run.wait_for("go")
@@ -461,16 +461,16 @@ def test_an_outer_timeout_that_fires_while_an_inner_one_is_recorded_is_recorded_
     def take_long(where: str) -> None:
         if where == "before commit wait_ended":
             begun = time.monotonic()
-            eventually(lambda: time.monotonic() > begun + 3.1, "the outer timeout's time")
+            eventually(lambda: time.monotonic() > begun + 1.3, "the outer timeout's time")
 
-    slow = Options(patience_seconds=10, boundary=take_long)
+    slow = Options(patience_seconds=4, boundary=take_long)
     with Holdfast(url, options=slow) as hf:
         with contextlib.suppress(RunWaiting):
             hf.run(two_timeouts, id="r")
         hf.signal("r", "go")
         assert [1, 2] == [decode(x.result.json) for x in hf.get("r").calls if x.result is not None]
 
-    with Holdfast(url, options=Options(patience_seconds=10)) as hf:
+    with Holdfast(url, options=Options(patience_seconds=4)) as hf:
         hf.run(two_timeouts, id="r")
         assert hf.replay("r").reached_end
 
