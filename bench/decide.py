@@ -22,9 +22,20 @@ from bench.harness import Report, Series, folder, postgres_databases
 from holdfast import Holdfast, Run, RunBusy, RunCancelled, RunWaiting, agent, control, step, tool
 
 FLAT: Final = 3.0
-ENDS: Final = ("signal", "signal with an id", "approve", "answer", "resolve", "rerun", "cancel", "result",
-               "result of a waiting run",
-               "get, brief", "holdfast list", "holdfast show")  # fmt: skip
+ENDS: Final = (
+    "signal",
+    "signal with an id",
+    "approve",
+    "answer",
+    "resolve",
+    "rerun",
+    "cancel",
+    "result",
+    "result of a waiting run",
+    "get, brief",
+    "holdfast list",
+    "holdfast show",
+)
 """What only needs the end of the log, or none of it."""
 WHOLE: Final = ("JSON Patch", "get")
 

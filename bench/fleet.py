@@ -57,12 +57,16 @@ class Contender:
         """Workers that have said that they are ready, and wait for a line to start."""
         started = [
             subprocess.Popen(
-                [sys.executable, "-m", "bench.queues", self.name, "work", self.url], cwd=ROOT,
-                env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True,
+                [sys.executable, "-m", "bench.queues", self.name, "work", self.url],
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
             )
             for _ in range(count)
-        ]  # fmt: skip
+        ]
         try:
             for process in started:
                 assert process.stdout is not None
@@ -175,8 +179,13 @@ def _left_out(report: Report, name: str) -> bool:
 
 
 def _throughput(
-    report: Report, progress: Progress, contenders: list[Contender], workers: int, rounds: int, quick: bool
-) -> None:  # fmt: skip
+    report: Report,
+    progress: Progress,
+    contenders: list[Contender],
+    workers: int,
+    rounds: int,
+    quick: bool,
+) -> None:
     """Runs and steps a second. Alternatives get fewer runs, so that it ends the same day."""
     n = 3 if quick else 5
     figures = {c.name: Series(c.name, "steps/s") for c in contenders}

@@ -135,12 +135,19 @@ class Report:
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "taken": time.strftime("%Y-%m-%d", time.gmtime()),
             "rows": [
-                {"what": r.what, "ours": r.ours.values, "beside": r.theirs.name, "theirs": r.theirs.values,
-                 "ratio": ratio(r.ours, r.theirs), "goal": r.goal, "at_most": r.at_most}
+                {
+                    "what": r.what,
+                    "ours": r.ours.values,
+                    "beside": r.theirs.name,
+                    "theirs": r.theirs.values,
+                    "ratio": ratio(r.ours, r.theirs),
+                    "goal": r.goal,
+                    "at_most": r.at_most,
+                }
                 for r in self.rows
             ],
             "facts": [{"what": what, "value": value, "ok": ok} for what, value, ok in self.facts],
-        }  # fmt: skip
+        }
         self.file.write_text(json.dumps(data, indent=1), "utf-8")
 
 

@@ -152,7 +152,10 @@ async def _from_elsewhere(hf: Holdfast, url: str, task: str, count: int) -> list
     assert process.stdin is not None
     assert process.stdout is not None
     took = []
-    async with Client(_holdfast(hf)) as client, client.listen(resource_subscriptions=[_uri(task)]) as changes:  # fmt: skip
+    async with (
+        Client(_holdfast(hf)) as client,
+        client.listen(resource_subscriptions=[_uri(task)]) as changes,
+    ):
         events = aiter(changes)
         for _ in range(count):
             process.stdin.write(b"\n")
@@ -171,9 +174,15 @@ class Bare:
     def __init__(self, task: str) -> None:
         self.uri = _uri(task)
         self.task: dict[str, Any] = {
-            "task_id": task, "version": 0, "state": {}, "plan": ["Check", "Move", "Verify"], "status": "waiting",
-            "uri": self.uri, "is_new": True, "known_facts": [{"key": "service", "value": "billing", "source": "user"}],
-        }  # fmt: skip
+            "task_id": task,
+            "version": 0,
+            "state": {},
+            "plan": ["Check", "Move", "Verify"],
+            "status": "waiting",
+            "uri": self.uri,
+            "is_new": True,
+            "known_facts": [{"key": "service", "value": "billing", "source": "user"}],
+        }
         self.bus = InMemorySubscriptionBus()
         self.server: Server[Any] = Server(
             "bare",

@@ -110,8 +110,14 @@ class DbosQueue:
                 one(i)
             return n
 
-        DBOS(config={"name": "bench", "system_database_url": url, "log_level": "ERROR",
-                     "executor_id": str(os.getpid())})  # fmt: skip
+        DBOS(
+            config={
+                "name": "bench",
+                "system_database_url": url,
+                "log_level": "ERROR",
+                "executor_id": str(os.getpid()),
+            }
+        )
         begin()  # it takes runs from its queues as soon as it is launched, so that counts too
         DBOS.launch()
         DBOS.register_queue("bench", worker_concurrency=CONCURRENCY)

@@ -145,8 +145,17 @@ class Bench:
             self.report.add(f"{self.place.label}: {what}", ours, theirs, goal)
 
     def all(self) -> None:
-        for figure in (self.alone, self.together, self.tools, self.resume, self.restart,
-                       self.message_loop, self.conversation, self.conversation_bytes, self.memory):  # fmt: skip
+        for figure in (
+            self.alone,
+            self.together,
+            self.tools,
+            self.resume,
+            self.restart,
+            self.message_loop,
+            self.conversation,
+            self.conversation_bytes,
+            self.memory,
+        ):
             sys.stderr.write(f"  … {self.place.label}: {figure.__name__.replace('_', ' ')}\n")
             try:
                 figure()

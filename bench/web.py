@@ -60,12 +60,20 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
     report = Report("web", rounds, results)
     if "sqlite" in databases:
         with folder() as here:
-            _measure(report, here, runs=2000 if quick else 100_000, events=2000 if quick else 100_000,
-                     requests=20 if quick else 200, seconds=1.0 if quick else 5.0)  # fmt: skip
+            _measure(
+                report,
+                here,
+                runs=2000 if quick else 100_000,
+                events=2000 if quick else 100_000,
+                requests=20 if quick else 200,
+                seconds=1.0 if quick else 5.0,
+            )
     report.show()
 
 
-def _measure(report: Report, here: Path, *, runs: int, events: int, requests: int, seconds: float) -> None:  # fmt: skip
+def _measure(
+    report: Report, here: Path, *, runs: int, events: int, requests: int, seconds: float
+) -> None:
     url = str(here / "h.db")
     credentials = Credentials(here / "credentials.json")
     token = credentials.create("bench", "admin")
@@ -85,7 +93,10 @@ def _measure(report: Report, here: Path, *, runs: int, events: int, requests: in
                 loaded = _megabytes(process.pid)
                 for place in _pages(events):
                     _p95(report, browser, process.pid, place, requests)
-            report.fact("memory of the server", f"{before:.0f} MB, with the long run {loaded:.0f} MB, afterwards {_megabytes(process.pid):.0f} MB")  # fmt: skip
+            report.fact(
+                "memory of the server",
+                f"{before:.0f} MB, with the long run {loaded:.0f} MB, afterwards {_megabytes(process.pid):.0f} MB",
+            )
             _live(report, hf, address, headers, requests)
             _idle_viewers(report, hf, address, process.pid, viewers, seconds)
 
@@ -137,10 +148,13 @@ def _api(runs: int, events: int) -> list[Place]:
         Place("API: a row", lambda n: f"{base}/runs/bulk-{1 + n}/row"),
         Place("API: inbox", lambda _: f"{base}/inbox"),
         Place("API: 200 events of a long run", lambda n: f"{long}/events?after={997 * n % events}"),
-        Place("API: 200 sentences of a long run", lambda n: f"{long}/timeline?after={997 * n % events}"),
+        Place(
+            "API: 200 sentences of a long run",
+            lambda n: f"{long}/timeline?after={997 * n % events}",
+        ),
         Place("API: 200 calls of a long run", lambda n: f"{long}/calls?after={997 * n % events}"),
         Place("API: how a long run ended", lambda _: f"{long}/result"),
-    ]  # fmt: skip
+    ]
 
 
 def _pages(events: int) -> list[Place]:
@@ -205,7 +219,9 @@ def _live(report: Report, hf: Holdfast, address: str, headers: dict[str, str], c
                 next(updates)
                 took.append(1000 * (time.perf_counter() - committed))
         p95 = statistics.quantiles(took, n=20)[-1]
-        report.fact(name, f"p95 {p95:.0f} ms, median {statistics.median(took):.0f} ms", p95 <= LIVE_MS_MAX)  # fmt: skip
+        report.fact(
+            name, f"p95 {p95:.0f} ms, median {statistics.median(took):.0f} ms", p95 <= LIVE_MS_MAX
+        )
 
 
 def _idle_viewers(

@@ -62,12 +62,19 @@ def delete_log(name: str, idempotency_key: str = "") -> str:
 
 
 MODEL = ScriptedModel(
-    say("I look where the space went.", call("disk_usage", folder="logs"), call("disk_usage", folder="data")),
+    say(
+        "I look where the space went.",
+        call("disk_usage", folder="logs"),
+        call("disk_usage", folder="data"),
+    ),
     say("The database is in the way.", call("delete_log", name="data/shop.db")),
-    say("Right, only logs. The old one is by far the biggest.", call("delete_log", name="logs/old.log")),
+    say(
+        "Right, only logs. The old one is by far the biggest.",
+        call("delete_log", name="logs/old.log"),
+    ),
     "Your disk had 1000 kB in use; I deleted logs/old.log, which was 900 of them. The data is untouched.",
     tokens_per_turn=350,
-)  # fmt: skip
+)
 
 devops = LLMAgent(
     "devops",

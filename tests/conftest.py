@@ -32,9 +32,12 @@ MEMORY_BYTES_MIN = 4 << 30
 # The same commit gives the same answer, on every machine; searching is what the night is for.
 # (And how long it takes to draw an example says something of the machine, nothing of the commit.)
 hypothesis.settings.register_profile(
-    "default", deadline=None, max_examples=50, derandomize=True,
+    "default",
+    deadline=None,
+    max_examples=50,
+    derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)  # fmt: skip
+)
 hypothesis.settings.register_profile(
     "nightly", hypothesis.settings.get_profile("default"), max_examples=2000, derandomize=False
 )

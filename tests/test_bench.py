@@ -114,8 +114,18 @@ def test_every_figure_of_the_benchmark_is_taken(database: str, tmp_path: Path) -
     said += [f"{fact['what']}: {fact['value']}" for fact in kept["facts"]]
 
     assert not [line for line in said if "no figure" in line and "Holdfast" in line]
-    wanted = ("one run alone", "50 runs", "500 runs", "tools", "resume after", "process start",
-              "message loop", "conversation of", "on disk", "memory")  # fmt: skip
+    wanted = (
+        "one run alone",
+        "50 runs",
+        "500 runs",
+        "tools",
+        "resume after",
+        "process start",
+        "message loop",
+        "conversation of",
+        "on disk",
+        "memory",
+    )
     assert [x for x in wanted if not any(x in line for line in said)] == []
     assert (tmp_path / "steps.svg").read_text("utf-8").startswith("<svg")
     assert "goals:" in done.stdout

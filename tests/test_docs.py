@@ -40,9 +40,15 @@ def anchors(page: Path) -> set[str]:
 def test_a_page_works_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST", "PYTEST"))}
     done = subprocess.run(
-        [sys.executable, pages.__file__, str(page)], cwd=tmp_path, env=kept, text=True, timeout=SECONDS_MAX,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, pages.__file__, str(page)],
+        cwd=tmp_path,
+        env=kept,
+        text=True,
+        timeout=SECONDS_MAX,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
     assert 0 == done.returncode, done.stdout
 
@@ -99,7 +105,11 @@ def follow(text: str, folder: Path) -> None:
     ("text", "error", "said"),
     [
         ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", AssertionError, None),
-        ("```console\n$ holdfast --version\nversion 999\n```\n", Wrong, "something other than the page"),
+        (
+            "```console\n$ holdfast --version\nversion 999\n```\n",
+            Wrong,
+            "something other than the page",
+        ),
         ("```console notest\n$ holdfast fly\n```\n", Wrong, "no command 'fly'"),
         ("```console notest\n$ holdfast list --upside-down\n```\n", Wrong, "No such option"),
         ("```console\n$ make coffee\n```\n", Wrong, "lacks a target"),
@@ -107,7 +117,7 @@ def follow(text: str, folder: Path) -> None:
         ("```console\nholdfast list\n```\n", Wrong, "begins with a command"),
         ("<!--\n```python\nx = 1 / 0\n```\n-->\n", ZeroDivisionError, None),
     ],
-)  # fmt: skip
+)
 def test_a_page_that_does_not_hold_is_found(
     text: str,
     error: type[Exception],
@@ -143,8 +153,12 @@ def test_commands_are_distinguished_from_their_output_and_may_span_lines() -> No
 
 @pytest.mark.parametrize(
     ("output", "same"),
-    [("  +0.1  step 1   done\n", True), (" +14.1  step 1   done\n", True), ("  +0.1  step 2   done\n", False)],
-)  # fmt: skip
+    [
+        ("  +0.1  step 1   done\n", True),
+        (" +14.1  step 1   done\n", True),
+        ("  +0.1  step 2   done\n", False),
+    ],
+)
 def test_output_may_differ_at_an_ellipsis_and_in_its_blanks(output: str, same: bool) -> None:
     assert same is pages.is_shown("  …  step 1  done", output)
 

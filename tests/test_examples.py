@@ -45,8 +45,15 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
         "PYTHONPATH": str(ROOT / "src"),
         **more,
     }
-    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=240)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+    )
 
 
 def said(words: list[str], folder: Path, **more: str) -> str:
@@ -60,39 +67,65 @@ def said(words: list[str], folder: Path, **more: str) -> str:
     [
         (
             ["meeting_recap.py"],
-            ["mail server: I know this key", "the guard held; send_email was attempted 2 times",
-             "In the outbox: 1 message"],
+            [
+                "mail server: I know this key",
+                "the guard held; send_email was attempted 2 times",
+                "In the outbox: 1 message",
+            ],
         ),
         (
             ["deploy.py"],
-            ["is waiting for approval of deploy", "deploying shop:4fd8a01 to production", "stage live"],
+            [
+                "is waiting for approval of deploy",
+                "deploying shop:4fd8a01 to production",
+                "stage live",
+            ],
         ),
-        (["deploy.py", "--reject"], ["not deployed: rejected by ann: not before the weekend", "stage stopped"]),
+        (
+            ["deploy.py", "--reject"],
+            ["not deployed: rejected by ann: not before the weekend", "stage stopped"],
+        ),
         (
             ["disk_space.py"],
-            ["turn 1: disk_usage, disk_usage: I look where", "step 5 delete_log: failed",
-             "Left on the disk: data/shop.db, logs/new.log"],
+            [
+                "turn 1: disk_usage, disk_usage: I look where",
+                "step 5 delete_log: failed",
+                "Left on the disk: data/shop.db, logs/new.log",
+            ],
         ),
         (["research.py"], ["… the power fails", "knows of tides, spring tides, neap tides"]),
         (
             ["booking.py"],
-            ["Step 9, pay, failed after 3 attempts", "step 8: guide", "Still booked: nothing",
-             "before step 9 it had made 8 calls", "with a bank that accepts: done, 'paid'"],
+            [
+                "Step 9, pay, failed after 3 attempts",
+                "step 8: guide",
+                "Still booked: nothing",
+                "before step 9 it had made 8 calls",
+                "with a bank that accepts: done, 'paid'",
+            ],
         ),
         (["lesson.py"], ["after 5 iterations: because of the moon", "search: the moon pulls"]),
         (
             ["migration.py"],
-            ["waiting for approval of apply", "5 facts, 0 open questions. Attempts of each call: [3, 1, 1, 1]",
-             "4 steps in the plan"],
+            [
+                "waiting for approval of apply",
+                "5 facts, 0 open questions. Attempts of each call: [3, 1, 1, 1]",
+                "4 steps in the plan",
+            ],
         ),
         (
             ["handover.py"],
-            ["the first worker is killed", "step 2 of 2, send; 1 committed; knows {'orders': 12}",
-             "Completed: sent. Attempts: [('count_orders', 1), ('send_report', 2)]"],
+            [
+                "the first worker is killed",
+                "step 2 of 2, send; 1 committed; knows {'orders': 12}",
+                "Completed: sent. Attempts: [('count_orders', 1), ('send_report', 2)]",
+            ],
         ),
     ],
-    ids=lambda value: "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else "",
-)  # fmt: skip
+    ids=lambda value: (
+        "-".join(value) if isinstance(value, list) and value[0].endswith(".py") else ""
+    ),
+)
 def test_an_example_does_what_its_docstring_states(
     words: list[str], lines: list[str], tmp_path: Path
 ) -> None:

@@ -56,7 +56,9 @@ def kept(hf: Holdfast, run_id: str = "t", **which: Any) -> list[tuple[str, Any, 
 # ── items ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("value", [None, 0, "text", {"b": [1, 2.5], "a": None}, b"", b"\0\xff", BIG, BIG.encode()])  # fmt: skip
+@pytest.mark.parametrize(
+    "value", [None, 0, "text", {"b": [1, 2.5], "a": None}, b"", b"\0\xff", BIG, BIG.encode()]
+)
 def test_what_is_put_is_what_is_found(hf: Holdfast, value: Any) -> None:
     assert hf.put_item("t", "notes", "k", value)
 
@@ -68,7 +70,10 @@ def test_what_is_put_is_what_is_found(hf: Holdfast, value: Any) -> None:
 
 
 def test_the_same_value_again_is_not_recorded_and_another_is_the_next_version(hf: Holdfast) -> None:
-    recorded = [hf.put_item("t", "notes", "k", value) for value in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, 3, b"3", 3)]  # fmt: skip
+    recorded = [
+        hf.put_item("t", "notes", "k", value)
+        for value in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, 3, b"3", 3)
+    ]
 
     assert [True, False, True, True, True] == recorded
     assert [("k", 3, 4)] == kept(hf)
@@ -140,7 +145,11 @@ def test_items_are_on_the_timeline_and_in_the_state(hf: Holdfast) -> None:
     hf.put_item("t", "graph.blobs", "b1", b"12345")
     hf.delete_item("t", "graph.checkpoints", "c1")
 
-    assert {"graph.checkpoints": 0, "graph.blobs": 1} == hf.get("t").items == hf.get("t", brief=True).items  # fmt: skip
+    assert (
+        {"graph.checkpoints": 0, "graph.blobs": 1}
+        == hf.get("t").items
+        == hf.get("t", brief=True).items
+    )
     assert [
         ("graph.checkpoints", 'c1: {"v": 1} by sam'),
         ("graph.blobs", "b1: 5 bytes"),
@@ -150,8 +159,16 @@ def test_items_are_on_the_timeline_and_in_the_state(hf: Holdfast) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("", "k"), ("with space", "k"), ("notes", ""), ("notes", "k" * 1001), ("notes", "\0"), ("notes", "\ud800"), ("notes", 7)],
-)  # fmt: skip
+    [
+        ("", "k"),
+        ("with space", "k"),
+        ("notes", ""),
+        ("notes", "k" * 1001),
+        ("notes", "\0"),
+        ("notes", "\ud800"),
+        ("notes", 7),
+    ],
+)
 def test_names_and_keys_that_no_store_can_hold_are_refused(
     hf: Holdfast, arguments: tuple[Any, Any]
 ) -> None:
@@ -204,7 +221,9 @@ with Holdfast(sys.argv[1]) as hf:
 
 def test_what_was_acknowledged_survives_a_kill_and_is_recorded_once(hf: Holdfast, url: str) -> None:
     for _ in range(3):
-        with subprocess.Popen([sys.executable, "-c", PUTS, url], stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+        with subprocess.Popen(
+            [sys.executable, "-c", PUTS, url], stdout=subprocess.PIPE, text=True
+        ) as process:
             assert process.stdout is not None
             acknowledged = [int(process.stdout.readline()) for _ in range(30)]
             process.send_signal(signal.SIGKILL)

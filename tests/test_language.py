@@ -44,7 +44,14 @@ INSTEAD = {
 }
 RULES = [(re.compile(phrase, re.IGNORECASE), better) for phrase, better in INSTEAD.items()]
 NAMES = re.compile(r"def test_\w+")
-TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "bench/README.md", "examples/README.md")  # fmt: skip
+TEXTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "Makefile",
+    "bench/README.md",
+    "examples/README.md",
+)
 
 
 def files() -> Iterator[Path]:

@@ -81,8 +81,10 @@ def test_every_option_and_every_change_of_an_agent_state_is_on_a_page() -> None:
 def test_the_documentation_site_builds_without_warnings(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
 
     assert 0 == built.returncode, built.stderr
     assert "Holdfast.run" in (tmp_path / "site" / "reference.html").read_text("utf-8")

@@ -27,10 +27,30 @@ def test_what_is_left_open_is_found_where_it_was_opened(tmp_path: Path, leak: st
         "def test_after():\n    pass\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "support.leaks", "-p", "no:cacheprovider",
-         "-p", "no:xdist", "--rootdir", tmp_path, "-rA", tmp_path / "test_it.py"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "error",
+            "-p",
+            "support.leaks",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "--rootdir",
+            tmp_path,
+            "-rA",
+            tmp_path / "test_it.py",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
     said = [line for line in done.stdout.splitlines() if line.startswith(("ERROR ", "FAILED "))]
     assert ["ERROR test_it.py::test_leaking"] == [line.partition(" - ")[0] for line in said]

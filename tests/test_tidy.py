@@ -49,12 +49,45 @@ OUTSIDE = {"integrations", "testing"}  # these have rules of their own
 
 # Whatever is not listed may do I/O, know the time or chance, or start threads.
 PURE_MODULES = {
-    "__future__", "abc", "base64", "binascii", "bisect", "builtins", "collections", "copy",
-    "contextlib", "dataclasses", "datetime", "decimal", "difflib", "enum", "errno", "fractions", "functools", "hashlib",
-    "heapq", "hmac", "inspect", "ipaddress", "itertools", "json", "keyword", "math", "msgspec",
-    "numbers", "operator", "re", "string", "struct", "sys", "textwrap", "types", "typing",
-    "unicodedata", "uuid",
-}  # fmt: skip
+    "__future__",
+    "abc",
+    "base64",
+    "binascii",
+    "bisect",
+    "builtins",
+    "collections",
+    "copy",
+    "contextlib",
+    "dataclasses",
+    "datetime",
+    "decimal",
+    "difflib",
+    "enum",
+    "errno",
+    "fractions",
+    "functools",
+    "hashlib",
+    "heapq",
+    "hmac",
+    "inspect",
+    "ipaddress",
+    "itertools",
+    "json",
+    "keyword",
+    "math",
+    "msgspec",
+    "numbers",
+    "operator",
+    "re",
+    "string",
+    "struct",
+    "sys",
+    "textwrap",
+    "types",
+    "typing",
+    "unicodedata",
+    "uuid",
+}
 IMPURE_METHODS = {"now", "utcnow", "today", "uuid1", "uuid4", "uuid6", "uuid7", "uuid8"}
 IMPURE_CALLS = {"open", "input", "print", "breakpoint", "id"}
 
@@ -73,9 +106,21 @@ UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
 
 SQL_CALLS = {"execute", "executemany", "executescript", "copy", "stream", "SQL"}
 MUTABLE_TYPES = {
-    "list", "dict", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict",
-    "ChainMap", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "Queue", "SimpleQueue",
-}  # fmt: skip
+    "list",
+    "dict",
+    "set",
+    "bytearray",
+    "defaultdict",
+    "deque",
+    "Counter",
+    "OrderedDict",
+    "ChainMap",
+    "WeakKeyDictionary",
+    "WeakValueDictionary",
+    "WeakSet",
+    "Queue",
+    "SimpleQueue",
+}
 
 # A test that sleeps guesses how long something takes. Wait for an event, or with support.waiting.eventually.
 TESTS = Path(__file__).parent
@@ -319,7 +364,10 @@ def built_sql(module: Module) -> Iterator[str]:
             continue
         text = node.args[0]
         built = (
-            (isinstance(text, ast.JoinedStr) and any(not isinstance(v, ast.Constant) for v in text.values))
+            (
+                isinstance(text, ast.JoinedStr)
+                and any(not isinstance(v, ast.Constant) for v in text.values)
+            )
             or (isinstance(text, ast.BinOp) and isinstance(text.op, ast.Add | ast.Mod))
             or (
                 isinstance(text, ast.Call)
@@ -327,7 +375,7 @@ def built_sql(module: Module) -> Iterator[str]:
                 and text.func.attr in {"format", "join", "replace"}
                 and isinstance(text.func.value, ast.Constant)
             )
-        )  # fmt: skip
+        )
         if built:
             yield f"{module.at(node)} {name}({ast.unparse(text)[:60]})"
 
@@ -442,9 +490,12 @@ def test_imports_inside_runtime_go_to_lower_layers() -> None:
 
 def test_a_module_of_runtime_that_imports_a_higher_layer_is_found() -> None:
     found = modules_of(
-        runtime="", runtime__call="", runtime__call__gate="from holdfast.runtime.exec import engine",
-        runtime__exec="", runtime__exec__engine="from holdfast.runtime.call.gate import gate",
-    )  # fmt: skip
+        runtime="",
+        runtime__call="",
+        runtime__call__gate="from holdfast.runtime.exec import engine",
+        runtime__exec="",
+        runtime__exec__engine="from holdfast.runtime.call.gate import gate",
+    )
 
     wrong = [name for name, module in found.items() if list(wrong_layers(module, found))]
     assert ["holdfast.runtime.call.gate"] == wrong
@@ -564,10 +615,19 @@ def modules_of(**files: str) -> dict[str, Module]:
 def test_a_wrong_import_is_found(importer: str, statement: str) -> None:
     """In every form, anywhere in the file."""
     modules = modules_of(
-        root="__all__ = ['Holdfast']", store="", store__base="", control="", runtime="",
-        runtime__log="", runtime__log__clock="", cli="", testing="", testing__crashes="", integrations="",
+        root="__all__ = ['Holdfast']",
+        store="",
+        store__base="",
+        control="",
+        runtime="",
+        runtime__log="",
+        runtime__log__clock="",
+        cli="",
+        testing="",
+        testing__crashes="",
+        integrations="",
         integrations__openai="",
-    )  # fmt: skip
+    )
     modules |= modules_of(**{importer: statement})
 
     assert 1 == len(
@@ -591,9 +651,18 @@ def test_a_wrong_import_is_found(importer: str, statement: str) -> None:
 def test_a_right_import_is_accepted(importer: str, statement: str) -> None:
     """Down the layers, within one package, and public names from outside."""
     modules = modules_of(
-        root="__all__ = ['Holdfast']", core="", core__events="", store="", store__base="",
-        views="", runtime="", runtime__log="", runtime__log__clock="", testing="", testing__crashes="",
-    )  # fmt: skip
+        root="__all__ = ['Holdfast']",
+        core="",
+        core__events="",
+        store="",
+        store__base="",
+        views="",
+        runtime="",
+        runtime__log="",
+        runtime__log__clock="",
+        testing="",
+        testing__crashes="",
+    )
     modules |= modules_of(**{importer: statement})
 
     assert [] == list(wrong_imports(modules[f"{PACKAGE}.{importer.replace('__', '.')}"], modules))

@@ -15,10 +15,24 @@ from holdfast import Holdfast, HoldfastError, InvalidInput, Run, RunWaiting, age
 from support.workers import STORES
 
 WRONG: dict[str, Any] = {
-    "None": None, "int": 5, "bytes": b"x", "object": object(), "list": [], "dict": {"a": 1}, "float": 1.5,
-    "surrogate": "\udcff", "nul": "nul\0", "empty": "", "tuple": ("a",), "ellipsis": ..., "bool": True,
-    "nan": float("nan"), "negative": -1, "huge": 2**80, "class": int,
-}  # fmt: skip
+    "None": None,
+    "int": 5,
+    "bytes": b"x",
+    "object": object(),
+    "list": [],
+    "dict": {"a": 1},
+    "float": 1.5,
+    "surrogate": "\udcff",
+    "nul": "nul\0",
+    "empty": "",
+    "tuple": ("a",),
+    "ellipsis": ...,
+    "bool": True,
+    "nan": float("nan"),
+    "negative": -1,
+    "huge": 2**80,
+    "class": int,
+}
 
 
 @agent
@@ -54,7 +68,11 @@ METHODS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
     "drive": (("waits",), {}, ()),
     "result": (("done",), {}, ("timeout",)),
     "worker": ((), {}, ("agents", "concurrency", "grace")),
-    "schedule": ((done,), {"cron": "* * * * *"}, ("cron", "tz", "input", "id", "priority", "catch_up")),
+    "schedule": (
+        (done,),
+        {"cron": "* * * * *"},
+        ("cron", "tz", "input", "id", "priority", "catch_up"),
+    ),
     "unschedule": (("done",), {}, ()),
     "get": (("done",), {}, ()),
     "at": (("done", 1), {}, ("when",)),
@@ -74,7 +92,7 @@ METHODS: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {
     "cancel": (("waits",), {}, ("by", "why")),
     "undo": (("waits",), {}, ("by", "why")),
     "fork": (("done", 1), {}, ("id", "state", "by", "why")),
-}  # fmt: skip
+}
 VALUES = {("answer", 1)}  # anything can be an answer
 
 
@@ -167,8 +185,13 @@ for path in [*(str(folder / path) for path in paths), "relative.db", "x" * 5000]
 
 def test_a_path_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:
     """An unreadable folder, a file in place of one, names that are too long, a folder that is gone."""
-    tested = subprocess.run([sys.executable, "-c", PATHS, str(tmp_path)], capture_output=True, text=True,
-                            timeout=240, env={**os.environ, "HOLDFAST_URL": ""})  # fmt: skip
+    tested = subprocess.run(
+        [sys.executable, "-c", PATHS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "HOLDFAST_URL": ""},
+    )
     (tmp_path / "locked").chmod(0o700)
 
     assert ("", "", 0) == (tested.stdout, tested.stderr, tested.returncode)

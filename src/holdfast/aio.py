@@ -221,26 +221,73 @@ class AsyncHoldfast:
     # ── running ──────────────────────────────────────────────────────────────────────────
 
     @overload
-    async def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
-                  deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
+    async def run(
+        self,
+        agent: BoundAgent[R],
+        /,
+        *,
+        id: str | None = None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> R: ...
     @overload
     async def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
     @overload
-    async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
-                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    async def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    async def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
-                  deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    async def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        wait: bool,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
-                  budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    async def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    async def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
-                  budget: Budget | None, **input: Any) -> R: ...  # fmt: skip
+    async def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None = None,
+        budget: Budget | None,
+        **input: Any,
+    ) -> R: ...
     async def run(  # type: ignore[misc] # as for `Holdfast.run`
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        agent: AnyAgent[..., Any] | BoundAgent[Any],
+        /,
+        *args: Any,
+        id: str | None = None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Any:
         """Run or resume; see `Holdfast.run`. If the caller is cancelled, the run is released: any worker can resume it."""
         limits = Limits(deadline, budget)
         return await self._perform(
@@ -248,34 +295,87 @@ class AsyncHoldfast:
         )
 
     @overload
-    async def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
-                    deadline: float | None = None, budget: Budget | None = None) -> AsyncHandle[R]: ...  # fmt: skip
+    async def start(
+        self,
+        agent: BoundAgent[R],
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> AsyncHandle[R]: ...
     @overload
-    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-                    budget: Budget | None = None, **input: Any) -> AsyncHandle[Any]: ...  # fmt: skip
+    async def start(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> AsyncHandle[Any]: ...
     @overload
     async def start(
         self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs
     ) -> AsyncHandle[R]: ...
     @overload
-    async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
-                    deadline: float | None = None, budget: Budget | None = None,
-                    **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
-    @overload
-    async def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
-                    deadline: float | None = None, budget: Budget | None = None,
-                    **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
-    @overload
-    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None,
-                    budget: Budget | None = None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
-    @overload
-    async def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None,
-                    budget: Budget | None, **input: Any) -> AsyncHandle[R]: ...  # fmt: skip
-    async def start(  # type: ignore[misc] # as for `Holdfast.run`
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
-        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+    async def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
         **input: Any,
-    ) -> AsyncHandle[Any]:  # fmt: skip
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        priority: int,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> AsyncHandle[R]: ...
+    @overload
+    async def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None = None,
+        budget: Budget | None,
+        **input: Any,
+    ) -> AsyncHandle[R]: ...
+    async def start(  # type: ignore[misc] # as for `Holdfast.run`
+        self,
+        agent: AnyAgent[..., Any] | BoundAgent[Any] | str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> AsyncHandle[Any]:
         """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
         limits = Limits(deadline, budget)
         run_id = await self._perform(
@@ -290,9 +390,18 @@ class AsyncHoldfast:
     def _handle(self, found: Handle[R]) -> AsyncHandle[R]:
         return AsyncHandle(self, found.id)
 
-    async def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-                     override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
-                     budget: Budget | None = None) -> Any:  # fmt: skip
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        wait: bool = False,
+        by: str = "",
+        why: str = "",
+        override: Sequence[str] = (),
+        accept_new_steps: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> Any:
         """Resume a run; see `Holdfast.resume`."""
         return await self._perform(
             execution.resume,
@@ -474,8 +583,15 @@ class AsyncHoldfast:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         return await self._read(Holdfast.value, run_id, value)
 
-    async def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
-                   cursor: int | None = None) -> list[RunRow]:  # fmt: skip
+    async def runs(
+        self,
+        *,
+        status: str = "",
+        agent: str = "",
+        parent: str = "",
+        limit: int = 50,
+        cursor: int | None = None,
+    ) -> list[RunRow]:
         """Runs, newest first. The last row's `cursor` is where the next page begins."""
         return await self._read(
             Holdfast.runs, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
@@ -498,8 +614,17 @@ class AsyncHoldfast:
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 
-    async def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
-                   dry_run: bool = False, by: str = "", why: str = "") -> BulkReport:  # fmt: skip
+    async def bulk(
+        self,
+        verb: BulkVerb,
+        query: str = "",
+        *,
+        runs: Sequence[str] = (),
+        newest: int | None = None,
+        dry_run: bool = False,
+        by: str = "",
+        why: str = "",
+    ) -> BulkReport:
         """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
         `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
         return await self._write(
@@ -543,8 +668,16 @@ class AsyncHoldfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    async def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
-                      by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+    async def approve(
+        self,
+        run_id: str,
+        request: str = "",
+        *,
+        args: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+        digest: str = "",
+    ) -> None:
         """Approve what the run asks for; see `Holdfast.approve`."""
         await self._write(
             Holdfast.approve, run_id, request, args=args, by=by, why=why, digest=digest
@@ -562,21 +695,46 @@ class AsyncHoldfast:
         """Answer the question that the run asks."""
         await self._write(Holdfast.answer, run_id, value, request, by=by, why=why)
 
-    async def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "",
-                     by: str = "", why: str = "") -> None:  # fmt: skip
+    async def signal(
+        self,
+        run_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        signal_id: str = "",
+        by: str = "",
+        why: str = "",
+    ) -> None:
         """Send a signal; see `Holdfast.signal`."""
         await self._write(Holdfast.signal, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
-    async def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ...,
-                      failed: str | None = None, retry: bool = False, by: str = "",
-                      why: str = "") -> None:  # fmt: skip
+    async def resolve(
+        self,
+        run_id: str,
+        call: int | str | None = None,
+        *,
+        done: Any = ...,
+        failed: str | None = None,
+        retry: bool = False,
+        by: str = "",
+        why: str = "",
+    ) -> None:
         """Settle a call in doubt; see `Holdfast.resolve`."""
         await self._write(
             Holdfast.resolve, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
         )
 
-    async def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (),
-                    expected: int | None = None, key: str = "", by: str = "", why: str = "") -> bool:  # fmt: skip
+    async def patch(
+        self,
+        run_id: str,
+        changes: control.Patch,
+        *,
+        delete: Sequence[str] = (),
+        expected: int | None = None,
+        key: str = "",
+        by: str = "",
+        why: str = "",
+    ) -> bool:
         """Change what the run knows from outside; see `Holdfast.patch`."""
         return await self._write(
             Holdfast.patch,
@@ -602,14 +760,36 @@ class AsyncHoldfast:
         await self._write(Holdfast.undo, run_id, by=by, why=why)
 
     @overload
-    async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-                   by: str = "", why: str = "") -> AsyncHandle[Any]: ...  # fmt: skip
+    async def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> AsyncHandle[Any]: ...
     @overload
-    async def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
-                   mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
-    async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-                   by: str = "", why: str = "",
-                   mocks: Mapping[str, Any] | None = None) -> AsyncHandle[Any] | DryStep:  # fmt: skip
+    async def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        state: Mapping[str, Any] | None = None,
+        mocks: Mapping[str, Any],
+    ) -> DryStep: ...
+    async def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+        mocks: Mapping[str, Any] | None = None,
+    ) -> AsyncHandle[Any] | DryStep:
         """A new run that begins with this one's first steps, or one step executed again; see `Holdfast.fork`."""
         if mocks is not None:
             return await self._read(Holdfast.fork, run_id, step, state=state, mocks=mocks)

@@ -132,26 +132,73 @@ class Holdfast:
     # options, so with options the input is not checked, unless it is bound to the agent: hf.run(agent.bind(…), id=…).
 
     @overload
-    def run(self, agent: BoundAgent[R], /, *, id: str | None = None, wait: bool = False,
-            deadline: float | None = None, budget: Budget | None = None) -> R: ...  # fmt: skip
+    def run(
+        self,
+        agent: BoundAgent[R],
+        /,
+        *,
+        id: str | None = None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> R: ...
     @overload
     def run(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> R: ...
     @overload
-    def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, wait: bool = False,
-            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    def run(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, wait: bool,
-            deadline: float | None = None, budget: Budget | None = None, **input: Any) -> R: ...  # fmt: skip
+    def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        wait: bool,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
-            **input: Any) -> R: ...  # fmt: skip
+    def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> R: ...
     @overload
-    def run(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
-            **input: Any) -> R: ...  # fmt: skip
+    def run(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None = None,
+        budget: Budget | None,
+        **input: Any,
+    ) -> R: ...
     def run(  # type: ignore[misc] # mypy: an agent may have a parameter `id`. But @agent refuses it
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any], /, *args: Any, id: str | None = None,
-        wait: bool = False, deadline: float | None = None, budget: Budget | None = None, **input: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        agent: AnyAgent[..., Any] | BoundAgent[Any],
+        /,
+        *args: Any,
+        id: str | None = None,
+        wait: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Any:
         """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing is
         executed. Failed: RunFailed. The same id with another input: InputConflict.
 
@@ -166,32 +213,85 @@ class Holdfast:
         return perform(self.engine, actions)
 
     @overload
-    def start(self, agent: BoundAgent[R], /, *, id: str | None = None, priority: int = 0,
-              deadline: float | None = None, budget: Budget | None = None) -> Handle[R]: ...  # fmt: skip
+    def start(
+        self,
+        agent: BoundAgent[R],
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> Handle[R]: ...
     @overload
-    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-              budget: Budget | None = None, **input: Any) -> Handle[Any]: ...  # fmt: skip
+    def start(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Handle[Any]: ...
     @overload
     def start(self, agent: AnyAgent[P, R], /, *args: P.args, **input: P.kwargs) -> Handle[R]: ...
     @overload
-    def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None, priority: int = 0,
-              deadline: float | None = None, budget: Budget | None = None,
-              **input: Any) -> Handle[R]: ...  # fmt: skip
-    @overload
-    def start(self, agent: AnyAgent[..., R], /, *args: Any, id: str | None = None, priority: int,
-              deadline: float | None = None, budget: Budget | None = None,
-              **input: Any) -> Handle[R]: ...  # fmt: skip
-    @overload
-    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None, budget: Budget | None = None,
-              **input: Any) -> Handle[R]: ...  # fmt: skip
-    @overload
-    def start(self, agent: AnyAgent[..., R], /, *args: Any, deadline: float | None = None, budget: Budget | None,
-              **input: Any) -> Handle[R]: ...  # fmt: skip
-    def start(  # type: ignore[misc] # as for `run`
-        self, agent: AnyAgent[..., Any] | BoundAgent[Any] | str, /, *args: Any,
-        id: str | None = None, priority: int = 0, deadline: float | None = None, budget: Budget | None = None,
+    def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
         **input: Any,
-    ) -> Handle[Any]:  # fmt: skip
+    ) -> Handle[R]: ...
+    @overload
+    def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        id: str | None = None,
+        priority: int,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Handle[R]: ...
+    @overload
+    def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Handle[R]: ...
+    @overload
+    def start(
+        self,
+        agent: AnyAgent[..., R],
+        /,
+        *args: Any,
+        deadline: float | None = None,
+        budget: Budget | None,
+        **input: Any,
+    ) -> Handle[R]: ...
+    def start(  # type: ignore[misc] # as for `run`
+        self,
+        agent: AnyAgent[..., Any] | BoundAgent[Any] | str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        **input: Any,
+    ) -> Handle[Any]:
         """Create the run and leave the work to workers. Returns at once. Limits are as for `run`.
 
         The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
@@ -206,9 +306,18 @@ class Holdfast:
         views.row_of(self.store, run_id)
         return Handle(self, run_id)
 
-    def resume(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "",
-               override: Sequence[str] = (), accept_new_steps: bool = False, deadline: float | None = None,
-               budget: Budget | None = None) -> Any:  # fmt: skip
+    def resume(
+        self,
+        run_id: str,
+        *,
+        wait: bool = False,
+        by: str = "",
+        why: str = "",
+        override: Sequence[str] = (),
+        accept_new_steps: bool = False,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> Any:
         """Resume a run: a failed one from its failed step, a paused one, or one that is waiting.
 
         `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
@@ -374,8 +483,15 @@ class Holdfast:
         """Something found in a run's state, whole: what was too big for its event is fetched."""
         return views.value(self.store, run_id, value)
 
-    def runs(self, *, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
-             cursor: int | None = None) -> list[RunRow]:  # fmt: skip
+    def runs(
+        self,
+        *,
+        status: str = "",
+        agent: str = "",
+        parent: str = "",
+        limit: int = 50,
+        cursor: int | None = None,
+    ) -> list[RunRow]:
         """Runs, newest first, by any status that is shown (`interrupted` too). The last row's `cursor` is where
         the next page begins."""
         return views.runs(
@@ -451,8 +567,17 @@ class Holdfast:
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 
-    def bulk(self, verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
-             dry_run: bool = False, by: str = "", why: str = "") -> BulkReport:  # fmt: skip
+    def bulk(
+        self,
+        verb: BulkVerb,
+        query: str = "",
+        *,
+        runs: Sequence[str] = (),
+        newest: int | None = None,
+        dry_run: bool = False,
+        by: str = "",
+        why: str = "",
+    ) -> BulkReport:
         """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
         `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
         from holdfast.bulk import bulk
@@ -514,8 +639,16 @@ class Holdfast:
 
     # ── deciding ─────────────────────────────────────────────────────────────────────────
 
-    def approve(self, run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None,
-                by: str = "", why: str = "", digest: str = "") -> None:  # fmt: skip
+    def approve(
+        self,
+        run_id: str,
+        request: str = "",
+        *,
+        args: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+        digest: str = "",
+    ) -> None:
         """Say yes to what the run asks for. With `args`, the tool is called with these instead of those shown."""
         control.approve(self.store, run_id, request, args=args, by=by, why=why, digest=digest)
 
@@ -531,20 +664,46 @@ class Holdfast:
         """Answer the question that the run asks."""
         control.answer(self.store, run_id, value, request, by=by, why=why)
 
-    def signal(self, run_id: str, name: str, value: Any = None, *, signal_id: str = "", by: str = "",
-               why: str = "") -> None:  # fmt: skip
+    def signal(
+        self,
+        run_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        signal_id: str = "",
+        by: str = "",
+        why: str = "",
+    ) -> None:
         """Send a signal. It is kept if the run is not waiting for it yet; the same `signal_id` counts once."""
         control.signal(self.store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
-    def resolve(self, run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
-                retry: bool = False, by: str = "", why: str = "") -> None:  # fmt: skip
+    def resolve(
+        self,
+        run_id: str,
+        call: int | str | None = None,
+        *,
+        done: Any = ...,
+        failed: str | None = None,
+        retry: bool = False,
+        by: str = "",
+        why: str = "",
+    ) -> None:
         """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
         control.resolve(
             self.store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why
         )
 
-    def patch(self, run_id: str, changes: control.Patch, *, delete: Sequence[str] = (),
-              expected: int | None = None, key: str = "", by: str = "", why: str = "") -> bool:  # fmt: skip
+    def patch(
+        self,
+        run_id: str,
+        changes: control.Patch,
+        *,
+        delete: Sequence[str] = (),
+        expected: int | None = None,
+        key: str = "",
+        by: str = "",
+        why: str = "",
+    ) -> bool:
         """Change what the run knows from outside: new values of `run.state` by key, a `StatePatch`, or a
         JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends.
 
@@ -570,13 +729,36 @@ class Holdfast:
         control.undo(self.store, run_id, by=by, why=why)
 
     @overload
-    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "") -> Handle[Any]: ...  # fmt: skip
+    def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+    ) -> Handle[Any]: ...
     @overload
-    def fork(self, run_id: str, step: int, *, state: Mapping[str, Any] | None = None,
-             mocks: Mapping[str, Any]) -> DryStep: ...  # fmt: skip
-    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             by: str = "", why: str = "", mocks: Mapping[str, Any] | None = None) -> Handle[Any] | DryStep:  # fmt: skip
+    def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        state: Mapping[str, Any] | None = None,
+        mocks: Mapping[str, Any],
+    ) -> DryStep: ...
+    def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        by: str = "",
+        why: str = "",
+        mocks: Mapping[str, Any] | None = None,
+    ) -> Handle[Any] | DryStep:
         """A new run that begins with this one's first steps, and continues on its own from there.
 
         With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is

@@ -91,9 +91,13 @@ class _StepOver(HoldfastError):
 
 
 def dry_fork(
-    store: Store, row: RunRow, agents: Mapping[str, AgentSpec], step: int, mocks: Mapping[str, Any],
+    store: Store,
+    row: RunRow,
+    agents: Mapping[str, AgentSpec],
+    step: int,
+    mocks: Mapping[str, Any],
     state: Mapping[str, Any],
-) -> DryStep:  # fmt: skip
+) -> DryStep:
     """Execute this step of a run again, away from its store."""
     ready = mocks_of(mocks, "mocks")
     records = everything(store, row.id)
@@ -131,13 +135,20 @@ class _Clock:
 
 
 def _copy_past(
-    store: Store, copy: Store, row: RunRow, records: Sequence[Record], target: Call, state: Mapping[str, Any],
-) -> None:  # fmt: skip
+    store: Store,
+    copy: Store,
+    row: RunRow,
+    records: Sequence[Record],
+    target: Call,
+    state: Mapping[str, Any],
+) -> None:
     """The log up to the step. Calls that were under way at the same time get their recorded outcomes: only the step is to be made."""
     past = list(records[: target.first_seq])
     under_way = {
-        (c.branch, c.index) for c in fold(RunState(), past).calls if c.status in ("running", "retrying")
-    }  # fmt: skip
+        (c.branch, c.index)
+        for c in fold(RunState(), past).calls
+        if c.status in ("running", "retrying")
+    }
     ends: list[Event] = []
     for record in records[target.first_seq :]:
         event = log.read_event(row.id, record)
@@ -179,9 +190,12 @@ def _moved(event: Event, cut: int) -> Event:
 
 
 def _execute(
-    copy: Store, spec: AgentSpec, agents: Mapping[str, AgentSpec],
-    stand_in: Callable[[Invoke | Draw], Invoke | Draw], clock: _Clock,
-) -> None:  # fmt: skip
+    copy: Store,
+    spec: AgentSpec,
+    agents: Mapping[str, AgentSpec],
+    stand_in: Callable[[Invoke | Draw], Invoke | Draw],
+    clock: _Clock,
+) -> None:
     """Run the agent's code on the copy until the step is over. How the run then ends is of no interest."""
     engine = Engine(
         copy,
@@ -338,11 +352,16 @@ def _seen(copy: Store, target: Call) -> DryStep:
     before = views.at(copy, row.id, made.step, "before")
     after = views.at(copy, row.id, made.step)
     return DryStep(
-        row.id, target.step, made, target,
+        row.id,
+        target.step,
+        made,
+        target,
         views.to_plain(views.value(copy, row.id, made.args)),
         views.to_plain(views.value(copy, row.id, made.result)),
-        before, after, views.changes(before, after),
-    )  # fmt: skip
+        before,
+        after,
+        views.changes(before, after),
+    )
 
 
 __all__ = ["DryStep", "dry_fork"]

@@ -22,11 +22,14 @@ from holdfast.errors import NotStorable
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | TEXT
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | TEXT
     | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
     max_leaves=4,
-)  # fmt: skip
+)
 TIMES = st.integers(0, 2**53)
 SECONDS = st.floats(0, 1e6, allow_nan=False)
 
@@ -42,19 +45,43 @@ ARTIFACTS = st.builds(Artifact, TEXT, TEXT, TEXT, TIMES, TEXT, TIMES, TIMES)
 STEPS = st.builds(PlanStep, TEXT, TEXT)
 NOTES = st.dictionaries(TEXT, JSON, max_size=3)
 MEMORIES = st.builds(
-    WorkingMemory, several(STEPS), several(FACTS), several(TEXT), NOTES, several(ARTIFACTS),
-    several(TEXT), several(CALLS),
-)  # fmt: skip
+    WorkingMemory,
+    several(STEPS),
+    several(FACTS),
+    several(TEXT),
+    NOTES,
+    several(ARTIFACTS),
+    several(TEXT),
+    several(CALLS),
+)
 STATES = st.builds(
-    AgentState, goal=TEXT, phase=st.sampled_from(Phase), iteration=st.integers(0, 9),
-    messages=several(MESSAGES), memory=MEMORIES, constraints=NOTES,
-    budget=st.builds(Budget, max_steps=st.none() | st.integers(0, 9), max_cost_usd=st.none() | SECONDS),
-    answer=JSON, error=st.none() | TEXT, session=TEXT, created_at=TIMES, updated_at=TIMES,
-)  # fmt: skip
+    AgentState,
+    goal=TEXT,
+    phase=st.sampled_from(Phase),
+    iteration=st.integers(0, 9),
+    messages=several(MESSAGES),
+    memory=MEMORIES,
+    constraints=NOTES,
+    budget=st.builds(
+        Budget, max_steps=st.none() | st.integers(0, 9), max_cost_usd=st.none() | SECONDS
+    ),
+    answer=JSON,
+    error=st.none() | TEXT,
+    session=TEXT,
+    created_at=TIMES,
+    updated_at=TIMES,
+)
 PATCHES = st.builds(
-    StatePatch, several(FACTS), st.none() | several(STEPS), several(TEXT), several(TEXT), NOTES,
-    several(ARTIFACTS), several(TEXT), several(TEXT),
-)  # fmt: skip
+    StatePatch,
+    several(FACTS),
+    st.none() | several(STEPS),
+    several(TEXT),
+    several(TEXT),
+    NOTES,
+    several(ARTIFACTS),
+    several(TEXT),
+    several(TEXT),
+)
 CHANGES: st.SearchStrategy[Any] = st.one_of(
     st.just(lambda s: s.to_planning()),
     st.just(lambda s: s.to_executing()),
@@ -136,17 +163,26 @@ def test_patches_one_after_the_other_are_what_was_asked_for(
     state: AgentState, asked: list[StatePatch]
 ) -> None:
     """fold(patches) = state: on a working memory, on a run's state, and through their stored form."""
-    memory, run = state.memory, RunState(
-        plan=state.memory.plan, facts=state.memory.facts, questions=state.memory.questions,
-        notes=state.memory.notes, artifacts=state.memory.artifacts, flags=state.memory.flags,
-    )  # fmt: skip
+    memory, run = (
+        state.memory,
+        RunState(
+            plan=state.memory.plan,
+            facts=state.memory.facts,
+            questions=state.memory.questions,
+            notes=state.memory.notes,
+            artifacts=state.memory.artifacts,
+            flags=state.memory.flags,
+        ),
+    )
     facts, notes, plan = list(memory.facts), dict(memory.notes), memory.plan
     for patch in asked:
         stored = msgspec.json.decode(values.encode_struct(patch), type=StatePatch)
         assert patch == stored
         memory, run, state = (
-            patches.apply(patch, memory), patches.apply(stored, run), state.patched(stored)
-        )  # fmt: skip
+            patches.apply(patch, memory),
+            patches.apply(stored, run),
+            state.patched(stored),
+        )
         facts, notes = facts + list(patch.facts), {**notes, **patch.notes}
         plan = plan if patch.plan is None else patch.plan
         assert not set(patch.closed) & set(memory.questions) - set(patch.questions)

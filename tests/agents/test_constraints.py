@@ -110,8 +110,10 @@ def test_our_own_constraints_are_written_next_to_it_and_nothing_is_lost() -> Non
         ({"memory": {"nots": {}}}, r"\$\.memory\.nots"),
         ({"messages": [{"role": "user", "text": "x"}]}, r"\$\.messages\[0\]\.text"),
         ({"constraints": {"human_in_the_loop": {"for": []}}}, "human_in_the_loop"),
-        ({"constraints": {"human_in_the_loop": {"required_for_risk_levels": ["external"]}}},
-         r"required_for_risk_levels\[0\].*'external'"),
+        (
+            {"constraints": {"human_in_the_loop": {"required_for_risk_levels": ["external"]}}},
+            r"required_for_risk_levels\[0\].*'external'",
+        ),
         ({"constraints": {"human_in_the_loop": {"required_for_risk_levels": "read"}}}, "list"),
         ({"known_facts": [{"key": 5, "value": 1}]}, r"\$\.known_facts\[0\]\.key"),
         ({"open_questions": "why?"}, r"\$\.open_questions"),
@@ -119,7 +121,7 @@ def test_our_own_constraints_are_written_next_to_it_and_nothing_is_lost() -> Non
         ({"memory": {"plan": []}, "plan": []}, r"\$\.plan.*\$\.memory\.plan"),
         ({"artifacts": [{"summary": "no name"}]}, r"\$\.artifacts\[0\]"),
     ],
-)  # fmt: skip
+)
 def test_what_it_does_not_know_is_refused_with_its_path(change: Any, path: str) -> None:
     with pytest.raises(InvalidInput, match=path) as refused:
         read({**CANONICAL, **change})

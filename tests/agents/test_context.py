@@ -27,14 +27,23 @@ def look(what: str) -> str:
     goal=TEXT,
     questions=st.lists(TEXT, max_size=4),
     facts=st.lists(st.builds(Fact, TEXT, TEXT | st.integers(), TEXT), max_size=8),
-    contents=st.lists(st.tuples(TEXT, st.binary(max_size=60) | TEXT.map(str.encode), st.integers(1, 3)), max_size=5),
+    contents=st.lists(
+        st.tuples(TEXT, st.binary(max_size=60) | TEXT.map(str.encode), st.integers(1, 3)),
+        max_size=5,
+    ),
     limit=st.integers(1, 900),
     cap=st.none() | st.integers(0, 100),
     unit=st.sampled_from(["bytes", "tokens"]),
-)  # fmt: skip
+)
 def test_a_slice_is_never_longer_than_its_cap_and_reports_its_length(
-    goal: str, questions: list[str], facts: list[Fact], contents: list[Any], limit: int, cap: int | None, unit: str
-) -> None:  # fmt: skip
+    goal: str,
+    questions: list[str],
+    facts: list[Fact],
+    contents: list[Any],
+    limit: int,
+    cap: int | None,
+    unit: str,
+) -> None:
     blobs = {str(i): data for i, (_, data, _) in enumerate(contents)}
     artifacts = [
         Artifact(name, "text", str(i), len(data), "sum", at)
@@ -43,10 +52,17 @@ def test_a_slice_is_never_longer_than_its_cap_and_reports_its_length(
     measure = ESTIMATE.count if unit == "tokens" else lambda text: len(text.encode())
     try:
         found = pack(
-            goal=goal, questions=questions, facts=facts, artifacts=artifacts,
-            content=lambda a: blobs[a.id], step=2, limit=limit, measure=measure, unit=unit,
+            goal=goal,
+            questions=questions,
+            facts=facts,
+            artifacts=artifacts,
+            content=lambda a: blobs[a.id],
+            step=2,
+            limit=limit,
+            measure=measure,
+            unit=unit,
             artifact_bytes_max=cap,
-        )  # fmt: skip
+        )
     except InvalidInput:
         assert measure(f"# Goal\n{goal}\n") > limit
         return

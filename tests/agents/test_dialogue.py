@@ -23,22 +23,29 @@ ARGUMENTS = st.dictionaries(TEXT, st.integers() | TEXT, max_size=2) | st.sampled
     ["{broken", None]
 )
 CALLS = st.builds(
-    ToolCall, IDS, st.sampled_from(["check", "clean up!", "", "n" * 99]), ARGUMENTS,
-    st.none() | TEXT, st.none() | TEXT,
-)  # fmt: skip
+    ToolCall,
+    IDS,
+    st.sampled_from(["check", "clean up!", "", "n" * 99]),
+    ARGUMENTS,
+    st.none() | TEXT,
+    st.none() | TEXT,
+)
 MESSAGES = st.one_of(
     st.builds(Message, st.just("system"), TEXT),
     st.builds(Message, st.just("user"), TEXT | st.dictionaries(TEXT, TEXT, max_size=2)),
     st.builds(Message, st.just("assistant"), TEXT),
     st.builds(
         lambda text, calls: Message("assistant", text, tool_calls=tuple(calls)),
-        TEXT, st.lists(CALLS, min_size=1, max_size=3),
+        TEXT,
+        st.lists(CALLS, min_size=1, max_size=3),
     ),
     st.builds(
         lambda text, call, meta: Message("tool", text, tool_call_id=call, metadata=meta),
-        TEXT, IDS, st.sampled_from([None, {"error": True}]),
+        TEXT,
+        IDS,
+        st.sampled_from([None, {"error": True}]),
     ),
-)  # fmt: skip
+)
 HISTORIES = st.lists(MESSAGES, max_size=25)
 
 
@@ -129,10 +136,14 @@ def test_the_last_messages_are_dropped_to_four_before_it_is_refused() -> None:
 def test_a_call_that_was_never_answered_is_shown_as_such() -> None:
     history = [
         Message("user", "go"),
-        Message("assistant", "I look", tool_calls=(ToolCall("x", "look", {}), ToolCall("y", "read", {}, "seen"))),
+        Message(
+            "assistant",
+            "I look",
+            tool_calls=(ToolCall("x", "look", {}), ToolCall("y", "read", {}, "seen")),
+        ),
         Message("user", "and?"),
         Message("tool", "nobody asked", tool_call_id="z"),
-    ]  # fmt: skip
+    ]
     shown = dialogue.openai(history)
 
     assert [("x", dialogue.UNANSWERED), ("y", "seen")] == [
@@ -155,7 +166,10 @@ def test_anthropic_gets_the_system_prompt_separately_and_alternating_roles() -> 
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": dialogue.BEGIN}]},
             {"role": "assistant", "content": [{"type": "text", "text": "Hi, what can I do? "}]},
-            {"role": "user", "content": [{"type": "text", "text": "look"}, {"type": "text", "text": "twice"}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "look"}, {"type": "text", "text": "twice"}],
+            },
             {
                 "role": "assistant",
                 "content": [
@@ -166,12 +180,17 @@ def test_anthropic_gets_the_system_prompt_separately_and_alternating_roles() -> 
             {
                 "role": "user",
                 "content": [
-                    {"type": "tool_result", "tool_use_id": "1", "content": "no such file", "is_error": True},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "1",
+                        "content": "no such file",
+                        "is_error": True,
+                    },
                     {"type": "text", "text": "well?"},
                 ],
             },
         ],
-    } == dialogue.anthropic(history)  # fmt: skip
+    } == dialogue.anthropic(history)
 
 
 def test_an_unknown_role_is_refused() -> None:

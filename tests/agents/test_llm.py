@@ -85,8 +85,10 @@ def test_it_runs_like_any_agent_and_later_returns_its_recorded_result(hf: Holdfa
         ("assistant", "It is full."),
     ] == [(m.role, m.content) for m in state.messages]
     assert ("turn 1", ["look"], "I look.") == (
-        state.decisions[0].name, state.decisions[0].choice, state.decisions[0].why,
-    )  # fmt: skip
+        state.decisions[0].name,
+        state.decisions[0].choice,
+        state.decisions[0].why,
+    )
     assert ("look", "clean", "fail", "fire") == state.decisions[0].options
 
 
@@ -289,8 +291,12 @@ def test_budget_and_deadline_end_it_as_they_end_any_run(hf: Holdfast) -> None:
         hf.run(devops(*lines, budget=Budget(max_steps=4)), "Go", id="r")
     with pytest.raises(DeadlineExceeded):
         hf.run(devops(*lines, deadline=0), "Go", id="d")
-    paid = LLMAgent("paid", model=ScriptedModel(*lines, tokens_per_turn=40), tools=[look],
-                    budget=Budget(max_llm_tokens=100))  # fmt: skip
+    paid = LLMAgent(
+        "paid",
+        model=ScriptedModel(*lines, tokens_per_turn=40),
+        tools=[look],
+        budget=Budget(max_llm_tokens=100),
+    )
     with pytest.raises(BudgetExceeded, match="max_llm_tokens is 100, and 120 are used"):
         hf.run(paid, "Go", id="t")
 
@@ -305,8 +311,14 @@ def test_on_failure_its_calls_are_undone(hf: Holdfast) -> None:
     def clean_up(days: int, idempotency_key: str = "") -> str:
         return "cleaned"
 
-    main = devops(call("clean_up", days=1), call("clean_up", days=2), call("clean_up", days=3),
-                  tools=[clean_up], max_turns=2, on_failure="undo")  # fmt: skip
+    main = devops(
+        call("clean_up", days=1),
+        call("clean_up", days=2),
+        call("clean_up", days=3),
+        tools=[clean_up],
+        max_turns=2,
+        on_failure="undo",
+    )
     with pytest.raises(RunFailed, match="OutOfTurns"):
         hf.run(main, "Go", id="r")
 
@@ -363,9 +375,11 @@ def test_an_async_agent_is_suspended_for_people_and_resumes_on_any_event_loop(
     tmp_path: Path,
 ) -> None:
     main = devops(
-        say("", call("look_async", disk="a"), call("clean", days=1)), "Done.",
-        tools=[look_async, clean], approve=["external_action"],
-    )  # fmt: skip
+        say("", call("look_async", disk="a"), call("clean", days=1)),
+        "Done.",
+        tools=[look_async, clean],
+        approve=["external_action"],
+    )
 
     async def go() -> str:
         async with AsyncHoldfast(tmp_path / "h.db") as hf:

@@ -102,9 +102,14 @@ class Kind:
     def scenario(self, provider: Provider, mood: str = "calm", **options: Any) -> Scenario:
         """A clerk on a model that no one else asks; `moody` never says the same."""
         clerk = LLMAgent(
-            "clerk", model=self.model(provider.url, f"{mood}-{uuid.uuid4().hex[:6]}"), retry=QUICK,
-            instructions="Do it.", tools=[read_notes, send, book, pay_once], on_text=self.on_text, **options,
-        )  # fmt: skip
+            "clerk",
+            model=self.model(provider.url, f"{mood}-{uuid.uuid4().hex[:6]}"),
+            retry=QUICK,
+            instructions="Do it.",
+            tools=[read_notes, send, book, pay_once],
+            on_text=self.on_text,
+            **options,
+        )
         return Scenario("clerk", clerk, {"goal": "Send it"}, same_result=mood == "calm")
 
 
@@ -211,9 +216,13 @@ def test_an_async_agent_with_approvals_survives_kills(
 @every_kind
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_killed_at_every_boundary_each_effect_happens_once(
-    strategy: Any, kind: Kind, provider: Provider, ledger: Ledger, make_store: MakeStore,
+    strategy: Any,
+    kind: Kind,
+    provider: Provider,
+    ledger: Ledger,
+    make_store: MakeStore,
     record_property: Count,
-) -> None:  # fmt: skip
+) -> None:
     scenario = kind.scenario(provider, checkpoint=strategy)
 
     assert kill(scenario, make_store, ledger, record_property) >= 20

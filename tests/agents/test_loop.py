@@ -77,8 +77,12 @@ def test_a_loop_runs_until_its_state_is_done_and_returns_it(hf: Holdfast) -> Non
 
     assert [(1, "planning"), (2, "executing"), (3, "reflecting")] == phases
     assert ("why?", Phase.DONE, 3, "because", "r") == (
-        last.goal, last.phase, last.iteration, last.answer, last.session
-    )  # fmt: skip
+        last.goal,
+        last.phase,
+        last.iteration,
+        last.answer,
+        last.session,
+    )
     assert [
         ("user", "why?"),
         ("assistant", ""),
@@ -265,9 +269,14 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
     with pytest.raises(RunWaiting):
         hf.run(listening, "go", id="r")
     hf.patch("r", StatePatch(facts={"namespace": "prod"}, flags=["budget_pressure"]), by="ops")
-    hf.patch("r", [{"op": "replace", "path": "/goal", "value": "stop"},
-                   {"op": "add", "path": "/memory/questions/-", "value": "why?"},
-                   {"op": "add", "path": "/memory/facts/-", "value": {"key": "pod", "value": 3}}])  # fmt: skip
+    hf.patch(
+        "r",
+        [
+            {"op": "replace", "path": "/goal", "value": "stop"},
+            {"op": "add", "path": "/memory/questions/-", "value": "why?"},
+            {"op": "add", "path": "/memory/facts/-", "value": {"key": "pod", "value": 3}},
+        ],
+    )
     with pytest.raises(InvalidInput, match=r"operation 1 .*no /memory/nothing"):
         hf.patch("r", [{"op": "remove", "path": "/memory/nothing"}])
     with pytest.raises(InvalidInput, match="cannot be patched from outside"):
@@ -284,8 +293,10 @@ def test_patches_from_outside_are_taken_in_when_an_iteration_ends(hf: Holdfast) 
     memory = given[-1].memory
     assert [("namespace", "prod"), ("pod", 3)] == [(f.key, f.value) for f in memory.facts]
     assert (("budget_pressure",), ("why?",), ("mine",)) == (
-        memory.flags, memory.questions, memory.pending
-    )  # fmt: skip
+        memory.flags,
+        memory.questions,
+        memory.pending,
+    )
     assert all(isinstance(f, Fact) and f.time for f in memory.facts)
     assert last == hf.get("r").agent_state
     assert hf.replay("r").reached_end
@@ -323,8 +334,13 @@ def test_a_patch_that_no_longer_fits_is_reported_and_changes_nothing(hf: Holdfas
     first = AgentState(goal="g").with_flag("old")
     with pytest.raises(RunWaiting):
         hf.run(moving, first, id="r")
-    hf.patch("r", [{"op": "test", "path": "/memory/flags/0", "value": "old"},
-                   {"op": "replace", "path": "/goal", "value": "other"}])  # fmt: skip
+    hf.patch(
+        "r",
+        [
+            {"op": "test", "path": "/memory/flags/0", "value": "old"},
+            {"op": "replace", "path": "/goal", "value": "other"},
+        ],
+    )
     hf.signal("r", "go")
 
     assert "g" == hf.resume("r").goal
@@ -348,8 +364,13 @@ def test_a_patch_from_outside_reaches_the_fields_that_a_subclass_adds(hf: Holdfa
     with pytest.raises(RunWaiting):
         hf.run(scoring, "go", id="r")
     hf.patch("r", [{"op": "add", "path": "/score", "value": 1.5}])
-    hf.patch("r", [{"op": "test", "path": "/score", "value": 1.5},
-                   {"op": "add", "path": "/tags/-", "value": "b"}])  # fmt: skip
+    hf.patch(
+        "r",
+        [
+            {"op": "test", "path": "/score", "value": 1.5},
+            {"op": "add", "path": "/tags/-", "value": "b"},
+        ],
+    )
     hf.patch("r", [{"op": "add", "path": "/tags/-", "value": 5}])
     hf.patch("r", [{"op": "add", "path": "/nothing", "value": 5}])
     hf.signal("r", "go")
@@ -370,15 +391,26 @@ def test_an_agents_own_patch_and_one_from_outside_change_what_the_run_knows(hf: 
         )
         run.state.draft = "x"
         run.wait_for("go")
-        return [list(run.questions), run.notes, [s.name for s in run.plan_steps], run.state.draft,
-                [(f.key, f.value) for f in run.facts], list(run.flags)]  # fmt: skip
+        return [
+            list(run.questions),
+            run.notes,
+            [s.name for s in run.plan_steps],
+            run.state.draft,
+            [(f.key, f.value) for f in run.facts],
+            list(run.flags),
+        ]
 
     with pytest.raises(RunWaiting):
         hf.run(plain, id="r")
     hf.patch("r", StatePatch(closed=["why?"], flags=["late"]))
-    hf.patch("r", [{"op": "add", "path": "/facts/-", "value": {"key": "b", "value": 2}},
-                   {"op": "test", "path": "/state/draft", "value": "x"},
-                   {"op": "replace", "path": "/state/draft", "value": "y"}])  # fmt: skip
+    hf.patch(
+        "r",
+        [
+            {"op": "add", "path": "/facts/-", "value": {"key": "b", "value": 2}},
+            {"op": "test", "path": "/state/draft", "value": "x"},
+            {"op": "replace", "path": "/state/draft", "value": "y"},
+        ],
+    )
     before = len(hf.events("r"))
     with pytest.raises(InvalidInput, match="operation 2"):
         hf.patch("r", [{"op": "remove", "path": "/state/draft"}, {"op": "remove", "path": "/no"}])

@@ -47,8 +47,10 @@ def brain(model: str, turn: int, results: list[str]) -> Said:
     if model.startswith("silent"):
         return {"text": "I do not count.", "silent": True}
     if turn == 1:
-        return {"text": "I look at both disks first.",
-                "calls": [("look", '{"disk": "a"}'), ("look", '{"disk": "b"}')]}  # fmt: skip
+        return {
+            "text": "I look at both disks first.",
+            "calls": [("look", '{"disk": "a"}'), ("look", '{"disk": "b"}')],
+        }
     if turn == 2:
         return {"text": "", "calls": [("clean", json.dumps({"days": 7}))]}
     return {"text": f"Disks: {'; '.join(results)}."}
@@ -114,9 +116,14 @@ def model_of(
 def agent_of(model: Any, heard: list[str] | None = None, **more: Any) -> LLMAgent:
     on_text = heard.append if heard is not None else None
     return LLMAgent(
-        "devops", model=model, instructions="Be careful.", tools=[look, clean], on_text=on_text,
-        retry=more.pop("retry", QUICK), **more,
-    )  # fmt: skip
+        "devops",
+        model=model,
+        instructions="Be careful.",
+        tools=[look, clean],
+        on_text=on_text,
+        retry=more.pop("retry", QUICK),
+        **more,
+    )
 
 
 ANSWER = "Disks: a is full; b is full; cleaned 7."
@@ -208,7 +215,7 @@ def test_an_unavailable_provider_fails_the_run_and_resume_retries(
 @each_client
 @pytest.mark.parametrize(
     ("fault", "says"), [("400", "request is invalid"), ("401", "_API_KEY"), ("404", "model's name")]
-)  # fmt: skip
+)
 def test_what_will_not_pass_fails_at_once_with_what_to_do(
     kind: str, fault: str, says: str, provider: Provider, hf: Holdfast
 ) -> None:

@@ -135,11 +135,14 @@ def test_arguments_are_read_as_the_declared_types() -> None:
         ('{"item": "tea"}', "'amount' is missing"),
         ('{"item": "tea", "amount": "two"}', "'amount' is wrong"),
         ('{"item": "tea", "amount": 2, "color": "red"}', "'color' is not an argument"),
-        ('{"item": "tea", "amount": 2, "idempotency_key": "mine"}', "'idempotency_key' is not an argument"),
+        (
+            '{"item": "tea", "amount": 2, "idempotency_key": "mine"}',
+            "'idempotency_key' is not an argument",
+        ),
         ('{"item": "tea", "amount": 2, "tags": {"a": 1}}', "'tags' is wrong"),
         ('{"item": "\ud800"}', "not valid JSON"),
     ],
-)  # fmt: skip
+)
 def test_errors_of_wrong_arguments_help_the_model(text: str, says: str) -> None:
     with pytest.raises(WrongArguments, match=says):
         tool_use(order).read(text)
@@ -150,11 +153,14 @@ def test_errors_of_wrong_arguments_help_the_model(text: str, says: str) -> None:
     [
         ("It does.\n\n:param x: the first\n    of two\n:returns: y", "x", "the first of two"),
         ("It does.\n\n:param int x: a number", "x", "a number"),
-        ("It does.\n\nParameters\n----------\nx : int\n    the first\n    of two\ny\n    other",
-         "x", "the first of two"),
+        (
+            "It does.\n\nParameters\n----------\nx : int\n    the first\n    of two\ny\n    other",
+            "x",
+            "the first of two",
+        ),
         ("It does.\n\nArgs:\n    x: see:\n        a: b\n    y: z", "x", "see: a: b"),
     ],
-)  # fmt: skip
+)
 def test_docstrings_of_three_styles_are_understood(doc: str, name: str, says: str) -> None:
     about, said = docstring_parts(doc)
 

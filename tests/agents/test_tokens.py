@@ -48,9 +48,11 @@ def test_prose_and_code_are_estimated_less_than_twice_too_long() -> None:
 
 def test_tiktoken_counts_exactly_and_takes_special_tokens_for_text() -> None:
     letters = tiktoken.Encoding(
-        "letters", pat_str=r".", mergeable_ranks={bytes([i]): i for i in range(256)},
+        "letters",
+        pat_str=r".",
+        mergeable_ranks={bytes([i]): i for i in range(256)},
         special_tokens={"<|endoftext|>": 256},
-    )  # fmt: skip
+    )
 
     assert 5 == Tiktoken(letters).count("hello")
     assert 13 == Tiktoken(letters).count("<|endoftext|>")

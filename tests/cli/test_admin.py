@@ -153,11 +153,14 @@ def _without(number: int) -> Callable[[list[str]], list[str]]:
         (_without(3), "damaged at event 2"),
         (_without(-1), ""),
         (lambda lines: lines[:-1], "is missing from it"),
-        (lambda lines: [*lines[:-1], lines[-1].replace('"data":"', '"data":"AAAA')], "has other bytes"),
+        (
+            lambda lines: [*lines[:-1], lines[-1].replace('"data":"', '"data":"AAAA')],
+            "has other bytes",
+        ),
         (lambda lines: [*lines[:2], '{"seq": -1}', *lines[2:]], "line 3 cannot be parsed"),
         (lambda lines: lines[:1], "does not start with the creation"),
     ],
-)  # fmt: skip
+)
 def test_an_import_that_was_tampered_with_is_refused_whole(
     shell: Shell, change: Callable[[list[str]], list[str]], said: str
 ) -> None:
@@ -211,8 +214,14 @@ def test_a_file_of_one_huge_line_is_refused_in_little_memory(tmp_path: Path) -> 
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
         "from holdfast.cli import main; sys.argv = ['holdfast', 'import', 'huge.jsonl', '--db', 'a.db']; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(),
-                          capture_output=True, text=True, timeout=240)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
     assert (1, "") == (done.returncode, done.stdout)
     assert "its first line is longer than" in done.stderr

@@ -88,11 +88,17 @@ def test_a_second_decision_is_refused_and_the_error_shows_the_first(shell: Shell
 @pytest.mark.parametrize(
     "words",
     [
-        ["approve", "r1", "--yes"], ["reject", "r1", "--yes"], ["answer", "r1", "x", "--yes"],
-        ["signal", "r1", "x"], ["pause", "r1"], ["cancel", "r1", "--yes"], ["cancel", "r1"], ["resolve", "r1", "1", "--retry", "--yes"],
+        ["approve", "r1", "--yes"],
+        ["reject", "r1", "--yes"],
+        ["answer", "r1", "x", "--yes"],
+        ["signal", "r1", "x"],
+        ["pause", "r1"],
+        ["cancel", "r1", "--yes"],
+        ["cancel", "r1"],
+        ["resolve", "r1", "1", "--retry", "--yes"],
     ],
     ids=lambda words: words[0],
-)  # fmt: skip
+)
 def test_an_ended_run_accepts_no_decisions(shell: Shell, words: list[str]) -> None:
     shell.run("recap", "r1", "to=sam")
     before = shell.log("r1")
@@ -132,13 +138,19 @@ def test_a_signal_carries_json_and_counts_once_by_its_id(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        ("careful", ["approve", "r1"]), ("careful", ["reject", "r1"]), ("asking", ["answer", "r1", "blue"]),
-        ("listening", ["signal", "r1", "payment"]), ("listening", ["pause", "r1"]), ("listening", ["cancel", "r1"]),
-        ("listening", ["patch", "r1", "--state", "x=1"]), ("recap", ["undo", "r1"]),
-        ("recap", ["fork", "r1", "1", "--id", "r2"]), ("recap", ["fork", "r1", "1", "--id", "r2", "--state", "x=1"]),
+        ("careful", ["approve", "r1"]),
+        ("careful", ["reject", "r1"]),
+        ("asking", ["answer", "r1", "blue"]),
+        ("listening", ["signal", "r1", "payment"]),
+        ("listening", ["pause", "r1"]),
+        ("listening", ["cancel", "r1"]),
+        ("listening", ["patch", "r1", "--state", "x=1"]),
+        ("recap", ["undo", "r1"]),
+        ("recap", ["fork", "r1", "1", "--id", "r2"]),
+        ("recap", ["fork", "r1", "1", "--id", "r2", "--state", "x=1"]),
     ],
     ids=lambda x: x if isinstance(x, str) else x[0],
-)  # fmt: skip
+)
 def test_who_decided_and_why_is_kept(shell: Shell, agent: str, words: list[str]) -> None:
     params = [] if agent in ("asking", "listening") else ["to=sam"]
     shell.run(agent, "r1", *params, code=0 if agent == "recap" else 1)

@@ -92,9 +92,17 @@ def test_the_demo_does_not_touch_an_earlier_one(told: Told) -> None:
 
 def test_the_demo_prints_its_steps_in_order_and_in_colour(told: Told) -> None:
     """Killed at step 6, resumed at step 6, one invite."""
-    story = ["nine steps", "kill -9 before it is recorded", "Killed.", "step 6 of 9, invite; 1–5 committed",
-             "Another process resumes it", "completed", "ok: onboard-ada",
-             "requested twice, with one key: one invite", "Try next:"]  # fmt: skip
+    story = [
+        "nine steps",
+        "kill -9 before it is recorded",
+        "Killed.",
+        "step 6 of 9, invite; 1–5 committed",
+        "Another process resumes it",
+        "completed",
+        "ok: onboard-ada",
+        "requested twice, with one key: one invite",
+        "Try next:",
+    ]
     places = [told.text.find(part) for part in story]
 
     assert -1 not in places

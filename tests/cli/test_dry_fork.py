@@ -28,8 +28,11 @@ def test_a_dry_fork_as_json(shell: Shell) -> None:
     data = shell.json("fork", "r1", "2", "--dry", "agents.py", "--mock", 'send={"message_id": "x"}')
 
     assert ("send", "done", "done", {"message_id": "x"}) == (
-        data["name"], data["status"], data["recorded"], data["result"],
-    )  # fmt: skip
+        data["name"],
+        data["status"],
+        data["recorded"],
+        data["result"],
+    )
     assert {"path": "state.message_id", "before": None, "after": "x"} in data["changes"]
 
 

@@ -44,8 +44,15 @@ def test_escape_sequences_in_data_never_reach_the_screen(shell: Shell) -> None:
     """In the input, in results, state and errors, through every verb that shows them."""
     trick = TRICKS.replace("\ud800", "").replace("\x00", "")
     shell.run("recap", "r1", "to=nobody", f"notes={trick}", code=1)
-    for words in (["show", "r1"], ["trace", "r1"], ["events", "r1"], ["diff", "r1", "1", "2"], ["list"],
-                  ["show", "r1", "--json"], ["events", "r1", "--json"]):  # fmt: skip
+    for words in (
+        ["show", "r1"],
+        ["trace", "r1"],
+        ["events", "r1"],
+        ["diff", "r1", "1", "2"],
+        ["list"],
+        ["show", "r1", "--json"],
+        ["events", "r1", "--json"],
+    ):
         said = CliRunner().invoke(cli, [*words, "--db", str(shell.db)], color=True).stdout
 
         assert "\x1b[31mred" not in said
@@ -125,13 +132,28 @@ def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
 
     told = [said("import", str(tmp_path / "forged.jsonl"))]
     assert f"{run_id}: " in told[0], told
-    told += [said(*words) for words in (
-        ["list"], ["show", run_id], ["show", run_id, "--step", "1"], ["trace", run_id], ["events", run_id],
-        ["diff", run_id, "1", "2"], ["verify", run_id], ["doctor"], ["show", run_id, "--json"],
-        ["trace", run_id, "--json"], ["approve", run_id, "--yes"], ["answer", run_id, "x", "--yes"],
-        ["resolve", run_id, "2", "--retry", "--yes"], ["undo", run_id, "--yes"], ["cancel", run_id, "--yes"],
-        ["fork", run_id, "1"], ["gc", "--keep", "0", "--yes"],
-    )]  # fmt: skip
+    told += [
+        said(*words)
+        for words in (
+            ["list"],
+            ["show", run_id],
+            ["show", run_id, "--step", "1"],
+            ["trace", run_id],
+            ["events", run_id],
+            ["diff", run_id, "1", "2"],
+            ["verify", run_id],
+            ["doctor"],
+            ["show", run_id, "--json"],
+            ["trace", run_id, "--json"],
+            ["approve", run_id, "--yes"],
+            ["answer", run_id, "x", "--yes"],
+            ["resolve", run_id, "2", "--retry", "--yes"],
+            ["undo", run_id, "--yes"],
+            ["cancel", run_id, "--yes"],
+            ["fork", run_id, "1"],
+            ["gc", "--keep", "0", "--yes"],
+        )
+    ]
 
     assert [set()] * len(told) == [tricks_in(output) for output in told]
     assert any("\\x1b[2J" in output for output in told)
@@ -141,9 +163,17 @@ def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
 
 def test_the_arguments_of_a_command_cannot_steer_a_terminal_either(world: Path) -> None:
     """They come from scripts, and scripts take them from anywhere."""
-    for words in (["show", TRICK], ["list", "--agent", TRICK], ["run", TRICK], ["show", "done", TRICK],
-                  ["import", TRICK], ["export", "done", "-o", TRICK], [TRICK], ["list", "--limit", TRICK],
-                  ["list", "--db", TRICK]):  # fmt: skip
+    for words in (
+        ["show", TRICK],
+        ["list", "--agent", TRICK],
+        ["run", TRICK],
+        ["show", "done", TRICK],
+        ["import", TRICK],
+        ["export", "done", "-o", TRICK],
+        [TRICK],
+        ["list", "--limit", TRICK],
+        ["list", "--db", TRICK],
+    ):
         done = real(world, *words, *([] if "--db" in words else ["--db", "runs.db"]))
 
         assert set() == tricks_in(done.stdout + done.stderr), words

@@ -61,8 +61,15 @@ def test_show_prints_where_a_run_is_and_what_happened(shell: Shell) -> None:
 
     said = shell("show", "r1").stdout
 
-    for part in ("r1  waiting", "step 2; 1 committed", "approval of send", f"holdfast approve r1 --db {shell.db}",
-                 '1     draft  done', "notes=\"hello\"", '"HELLO"'):  # fmt: skip
+    for part in (
+        "r1  waiting",
+        "step 2; 1 committed",
+        "approval of send",
+        f"holdfast approve r1 --db {shell.db}",
+        "1     draft  done",
+        'notes="hello"',
+        '"HELLO"',
+    ):
         assert part in said
 
 
@@ -71,10 +78,17 @@ def test_show_prints_attempts_decisions_state_and_the_failure_with_its_input(she
 
     said = shell("show", "r1").stdout
 
-    for part in ("attempt 1 failed: ConnectionError: nobody is there; next attempt after", "attempt 3 failed",
-                 'route: "email", because they asked', 'draft = "HELLO"', "drafting → [sending] → complete",
-                 "error at step 2, send", 'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}',
-                 "continue     holdfast resume FILE r1"):  # fmt: skip
+    for part in (
+        "attempt 1 failed: ConnectionError: nobody is there; next attempt after",
+        "attempt 3 failed",
+        'route: "email", because they asked',
+        'draft = "HELLO"',
+        "drafting → [sending] → complete",
+        "error at step 2, send",
+        'input  {"body": "HELLO", "to": "nobody"}',
+        'state  {"draft": "HELLO"}',
+        "continue     holdfast resume FILE r1",
+    ):
         assert part in said
 
 
@@ -101,8 +115,10 @@ def test_show_at_a_step_is_the_state_as_it_was_then(shell: Shell) -> None:
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "1")["state"]
     assert {"draft": "HELLO"} == shell.json("show", "r1", "--step", "2", "--before")["state"]
     assert "running" == shell.json("show", "r1", "--step", "1")["status"]
-    assert re.search(r"state after step 1, at .*; it is completed now\nrun +r1  running",
-                     shell("show", "r1", "--step", "1").stdout)  # fmt: skip
+    assert re.search(
+        r"state after step 1, at .*; it is completed now\nrun +r1  running",
+        shell("show", "r1", "--step", "1").stdout,
+    )
     assert "has no step 9; it has 2" in shell("show", "r1", "--step", "9", code=1).stderr
 
 

@@ -100,8 +100,15 @@ def test_wrong_and_missing_parameters_are_all_listed_and_nothing_runs(shell: She
     """One error says everything: what is wrong, what is missing, and what the agent takes."""
     result = shell.run("typed", "r1", "ratio=fast", "kind=c", "tags=x", "colour=red", code=2)
 
-    for said in ("ratio='fast' is not float", "kind='c' is not", "tags='x' is not list[str]",
-                 "colour is not a parameter", "n is missing", "n: int\n", "ratio: float = 0.5"):  # fmt: skip
+    for said in (
+        "ratio='fast' is not float",
+        "kind='c' is not",
+        "tags='x' is not list[str]",
+        "colour is not a parameter",
+        "n is missing",
+        "n: int\n",
+        "ratio: float = 0.5",
+    ):
         assert said in result.stderr
     assert not shell.db.exists()
 
@@ -128,8 +135,13 @@ def test_what_an_agent_prints_does_not_spoil_the_json(shell: Shell) -> None:
     with Holdfast(shell.db) as hf:
         hf.start(load("chatty.py").chosen(), id="r2")
 
-    for words in (["run", "chatty.py", "--id", "r1"], ["resume", "chatty.py", "r1"], ["replay", "chatty.py", "r1"],
-                  ["worker", "chatty.py", "--once"], ["check", "chatty.py"]):  # fmt: skip
+    for words in (
+        ["run", "chatty.py", "--id", "r1"],
+        ["resume", "chatty.py", "r1"],
+        ["replay", "chatty.py", "r1"],
+        ["worker", "chatty.py", "--once"],
+        ["check", "chatty.py"],
+    ):
         done = shell.process(*words, "--json")
 
         assert 0 == done.returncode, done.stderr
@@ -143,8 +155,14 @@ def test_sigterm_leaves_a_run_that_can_be_resumed(shell: Shell) -> None:
     """As a service manager stops it: like Ctrl-C, with the command to continue."""
     words = [HOLDFAST, "run", "agents.py:patient", "--id", "r1", "--db", str(shell.db)]
     with Door(shell.folder / "go"):
-        process = subprocess.Popen(words, cwd=shell.folder, env=environment(), text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+        process = subprocess.Popen(
+            words,
+            cwd=shell.folder,
+            env=environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert process.stdout is not None
         assert "waiting at the door\n" == process.stdout.readline()
         process.terminate()

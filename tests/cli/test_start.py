@@ -48,8 +48,13 @@ cli()
 
 def imported_by(folder: Path, script: str, *words: str) -> set[str]:
     """What a program imports, from the start of its process to its end."""
-    done = subprocess.run([sys.executable, "-X", "importtime", script, *words], cwd=folder,
-                          capture_output=True, text=True, timeout=240)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", script, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert 0 == done.returncode, done.stderr
     return set(re.findall(r"^import time:.*\|\s+(\S+)$", done.stderr, re.M)) - {"package"}
 
@@ -78,15 +83,53 @@ Feature: it
 ]])
 """
 NOT_FOR_ONE_RUN = (
-    "asyncio", "ssl", "socket", "subprocess", "email", "http", "xml", "zoneinfo", "psycopg", "rich", "starlette", "mcp",
-    "pydantic", "holdfast.agents", "holdfast.aio", "holdfast.bundle", "holdfast.check", "holdfast.client",
-    "holdfast.dry_fork", "holdfast.gc", "holdfast.mcp", "holdfast.web", "holdfast.runtime.exec.worker",
-    "holdfast.runtime.lines", "holdfast.runtime.exec.schedules", "holdfast.testing.crash", "holdfast.testing.fork_server",
-    "concurrent", "logging", "queue", "random", "shutil", "string", "tempfile", "traceback", "holdfast.core.context",
-    "holdfast.lua.people", "holdfast.runtime.api.context", "holdfast.runtime.api.parallel", "holdfast.runtime.api.templates",
-    "holdfast.runtime.exec.dry_run", "holdfast.control.forks", "holdfast.control.patches", "holdfast.views.inbox_page",
-    "holdfast.views.search_result", "holdfast.views.timelines",
-)  # fmt: skip
+    "asyncio",
+    "ssl",
+    "socket",
+    "subprocess",
+    "email",
+    "http",
+    "xml",
+    "zoneinfo",
+    "psycopg",
+    "rich",
+    "starlette",
+    "mcp",
+    "pydantic",
+    "holdfast.agents",
+    "holdfast.aio",
+    "holdfast.bundle",
+    "holdfast.check",
+    "holdfast.client",
+    "holdfast.dry_fork",
+    "holdfast.gc",
+    "holdfast.mcp",
+    "holdfast.web",
+    "holdfast.runtime.exec.worker",
+    "holdfast.runtime.lines",
+    "holdfast.runtime.exec.schedules",
+    "holdfast.testing.crash",
+    "holdfast.testing.fork_server",
+    "concurrent",
+    "logging",
+    "queue",
+    "random",
+    "shutil",
+    "string",
+    "tempfile",
+    "traceback",
+    "holdfast.core.context",
+    "holdfast.lua.people",
+    "holdfast.runtime.api.context",
+    "holdfast.runtime.api.parallel",
+    "holdfast.runtime.api.templates",
+    "holdfast.runtime.exec.dry_run",
+    "holdfast.control.forks",
+    "holdfast.control.patches",
+    "holdfast.views.inbox_page",
+    "holdfast.views.search_result",
+    "holdfast.views.timelines",
+)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +170,12 @@ def test_commands_that_only_read_do_not_import_the_runtime(world: Path) -> None:
     ours = imported_by(world, HOLDFAST, "list", "--db", "runs.db")
 
     assert {"apsw", "msgspec", "holdfast.views"} <= ours
-    assert set() == {name for name in ours if name.split(".")[0] in ("asyncio", "psycopg", "rich", "ssl")
-                     or name.startswith(("holdfast.runtime", "holdfast.app", "holdfast.control"))}  # fmt: skip
+    assert set() == {
+        name
+        for name in ours
+        if name.split(".")[0] in ("asyncio", "psycopg", "rich", "ssl")
+        or name.startswith(("holdfast.runtime", "holdfast.app", "holdfast.control"))
+    }
 
 
 def test_people_decide_where_none_of_the_agents_code_is(world: Path, tmp_path: Path) -> None:
@@ -138,9 +185,16 @@ def test_people_decide_where_none_of_the_agents_code_is(world: Path, tmp_path: P
         file.unlink()
 
     ours = imported_by(tmp_path, HOLDFAST, "approve", "approval", "--yes", "--db", "runs.db")
-    for words in (["show", "approval"], ["trace", "doubt"], ["answer", "question", "red", "--yes"],
-                  ["resolve", "doubt", "2", "--retry", "--yes"], ["signal", "signal", "payment"],
-                  ["pause", "question"], ["fork", "done", "1"], ["cancel", "signal", "--yes"]):  # fmt: skip
+    for words in (
+        ["show", "approval"],
+        ["trace", "doubt"],
+        ["answer", "question", "red", "--yes"],
+        ["resolve", "doubt", "2", "--retry", "--yes"],
+        ["signal", "signal", "payment"],
+        ["pause", "question"],
+        ["fork", "done", "1"],
+        ["cancel", "signal", "--yes"],
+    ):
         assert 0 == real(tmp_path, *words, "--db", "runs.db").returncode, words
 
     assert set() == {name for name in ours if name.startswith(("holdfast.runtime", "holdfast.app"))}

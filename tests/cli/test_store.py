@@ -86,8 +86,16 @@ def weak(folder: Path, db: str = "runs.db") -> list[str]:
 def test_doctor_names_every_setting_it_looks_at(world: Path) -> None:
     found = data(world, "doctor")
 
-    assert ["store", "schema", "SQLite library", "journal", "durability", "checksums", "integrity",
-            "file mode"] == [finding["name"] for finding in found["findings"]]  # fmt: skip
+    assert [
+        "store",
+        "schema",
+        "SQLite library",
+        "journal",
+        "durability",
+        "checksums",
+        "integrity",
+        "file mode",
+    ] == [finding["name"] for finding in found["findings"]]
     assert (True, 8, []) == (found["ok"], found["runs"], found["damaged"])
 
 
@@ -166,8 +174,11 @@ def test_doctor_refuses_a_store_of_a_newer_holdfast_and_leaves_it_alone(own_worl
     assert before == everything(own_world / "runs.db")
 
 
-@pytest.mark.parametrize("content", [b"my shopping list " * 100, b"SQLite format 3\0" + bytes(4096)],
-                         ids=["text", "zeros"])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [b"my shopping list " * 100, b"SQLite format 3\0" + bytes(4096)],
+    ids=["text", "zeros"],
+)
 def test_a_file_that_is_not_a_store_is_refused_and_left_unchanged(
     tmp_path: Path, content: bytes
 ) -> None:

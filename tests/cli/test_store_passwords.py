@@ -48,18 +48,26 @@ def store(postgres_dsn: str) -> Iterator[str]:
 
 def holdfast(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [HOLDFAST, *words], cwd=folder, env=environment(**env), capture_output=True, text=True,
+        [HOLDFAST, *words],
+        cwd=folder,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
         stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
 
 
 def pasted(folder: Path, line: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A printed line as a shell without a terminal executes it."""
     path = f"{Path(HOLDFAST).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        ["sh", "-c", line.replace("FILE", "agents.py")], cwd=folder, stdin=subprocess.DEVNULL,
-        env=environment(PATH=path, **env), capture_output=True, text=True,
-    )  # fmt: skip
+        ["sh", "-c", line.replace("FILE", "agents.py")],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        env=environment(PATH=path, **env),
+        capture_output=True,
+        text=True,
+    )
 
 
 def waiting_run(folder: Path, store: list[str], **env: str) -> list[str]:

@@ -154,12 +154,29 @@ def test_show_answers_where_a_run_is_and_what_happened(
 ) -> None:
     copy_world(world, folder)
     parts = {
-        "failed": ["failed", "step 2; 1–2 committed", "drafting → [sending] → complete", "attempt 3 failed",
-                   'route: "email", because they asked', "error at step 2, send",
-                   'input  {"body": "HELLO", "to": "nobody"}', 'state  {"draft": "HELLO"}', "holdfast resume FILE failed"],
-        "approval": ["waiting", "step 2; 1 committed", "approval of send", "holdfast approve approval"],
-        "doubt": ["in doubt", "It is not repeated; a person must resolve it", "holdfast resolve doubt 2 --done RESULT"],
-    }  # fmt: skip
+        "failed": [
+            "failed",
+            "step 2; 1–2 committed",
+            "drafting → [sending] → complete",
+            "attempt 3 failed",
+            'route: "email", because they asked',
+            "error at step 2, send",
+            'input  {"body": "HELLO", "to": "nobody"}',
+            'state  {"draft": "HELLO"}',
+            "holdfast resume FILE failed",
+        ],
+        "approval": [
+            "waiting",
+            "step 2; 1 committed",
+            "approval of send",
+            "holdfast approve approval",
+        ],
+        "doubt": [
+            "in doubt",
+            "It is not repeated; a person must resolve it",
+            "holdfast resolve doubt 2 --done RESULT",
+        ],
+    }
     for run_id, expected in parts.items():
         session = terminal("show", run_id, "--db", "runs.db")
         assert 0 == session.end()
@@ -175,8 +192,9 @@ def test_tables_are_drawn_and_data_is_not_treated_as_markup(terminal: Open, fold
     assert "────" in session.text
 
 
-@pytest.mark.parametrize("words", [["show", "failed"], ["list"], ["trace", "done"], ["show", "no-such"]],
-                         ids="-".join)  # fmt: skip
+@pytest.mark.parametrize(
+    "words", [["show", "failed"], ["list"], ["trace", "done"], ["show", "no-such"]], ids="-".join
+)
 def test_colour_is_for_terminals_and_for_those_who_want_it(
     terminal: Open, folder: Path, world: Path, words: list[str]
 ) -> None:
@@ -198,9 +216,11 @@ LONG = {
     "export": ("export done -o again.jsonl", ["checking event 1", "writing event 1"]),
     "import": ("import foreign.jsonl", ["reading line 1", "checking event 1", "writing 11 events"]),
     "check": ("check agents.py", ["checking run 1"]),
-    "gc": ("gc --keep 0 --snapshots 1 --yes",
-           ["checking the snapshots of run 1", "checking run 1", "deleting run 1"]),
-}  # fmt: skip
+    "gc": (
+        "gc --keep 0 --snapshots 1 --yes",
+        ["checking the snapshots of run 1", "checking run 1", "deleting run 1"],
+    ),
+}
 
 
 @pytest.mark.parametrize("verb", LONG)

@@ -120,8 +120,14 @@ class Folder:
 
     def __call__(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if k != "HOLDFAST_URL"}
-        done = subprocess.run([sys.executable, "-m", "holdfast.cli", *words], cwd=self.path, env=env,
-                              capture_output=True, text=True, timeout=240)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast.cli", *words],
+            cwd=self.path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert code == done.returncode, done.stdout + done.stderr
         return done
 
@@ -154,9 +160,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     ("missing", "said"),
     [
         ("pytest", "has test functions, and pytest is not installed: pip install"),
-        ("gherkin", "a spec in Gherkin needs the package gherkin-official: pip install 'holdfast[test]'"),
+        (
+            "gherkin",
+            "a spec in Gherkin needs the package gherkin-official: pip install 'holdfast[test]'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_installed_is_named_with_the_way_to_get_it(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, missing: str, said: str
 ) -> None:
@@ -205,9 +214,11 @@ def test_the_json_of_a_test_is_for_programs(folder: Folder) -> None:
     (one,) = found["scenarios"]
     assert {"name", "place", "ok", "failed", "problem", "run", "crashes"} == one.keys()
     assert one["failed"] == {
-        "sentence": 'the output should be "m-2"', "place": "recap.feature:5",
-        "expected": 'the output to be "m-2"', "actual": '"m-1"',
-    }  # fmt: skip
+        "sentence": 'the output should be "m-2"',
+        "place": "recap.feature:5",
+        "expected": 'the output to be "m-2"',
+        "actual": '"m-1"',
+    }
     assert "completed" == one["run"]["status"]
     assert ["draft", "send_email"] == [call["name"] for call in one["run"]["calls"]]
 
@@ -400,7 +411,7 @@ def test_test_functions_are_handed_to_pytest(
         (["check", "recap.py"], 1, "no store at"),
         (["rerun", "recap.py", "nobody", "--yes"], 1, "no store at"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_refused_with_a_message(
     folder: Folder, words: list[str], code: int, says: str
 ) -> None:
@@ -454,8 +465,12 @@ def logs(folder: Folder) -> Any:
 def test_check_lists_the_runs_that_would_diverge_and_the_step_and_changes_nothing(
     waiting: Folder,
 ) -> None:
-    waiting.write("new.py", OLD.replace("first + 1", "first + 2").replace("return n", "raise SystemExit('executed')")
-                  .replace("def other", "def another"))  # fmt: skip
+    waiting.write(
+        "new.py",
+        OLD.replace("first + 1", "first + 2")
+        .replace("return n", "raise SystemExit('executed')")
+        .replace("def other", "def another"),
+    )
     before = logs(waiting)
 
     found = waiting.json_here("check", "new.py", "--db", str(waiting.db), code=1)
@@ -551,9 +566,11 @@ def test_rerun_starts_the_code_over_with_its_state_kept(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["rerun", "recap.py", "nobody", "--yes"], "no run 'nobody'"),
-     (["rerun", "other.py", "r", "--yes"], "which is not in other.py")],
-)  # fmt: skip
+    [
+        (["rerun", "recap.py", "nobody", "--yes"], "no run 'nobody'"),
+        (["rerun", "other.py", "r", "--yes"], "which is not in other.py"),
+    ],
+)
 def test_rerun_refuses_what_it_cannot_do(folder: Folder, words: list[str], says: str) -> None:
     folder.write("other.py", OLD)
     folder.here("run", "recap.py", "--id", "r", "--param", "to=sam", "--db", str(folder.db))

@@ -406,76 +406,215 @@ class Verb:
 
 
 CASES = {
-    "run": Verb("run agents.py:recap -p to=sam --id new", Ran,
-                ("run agents.py:typed -p n=fast", "n='fast' is not int"),
-                ("run agents.py:recap -p to=ann --id done", "exists with a different input")),
-    "resume": Verb("resume agents.py failed", Ran, ("resume agents.py failed --lease soon", "not a valid float"),
-                   ("resume other.py failed", "which is not in other.py"), exit_code=1),
-    "start": Verb("start recap -p to=sam --id new", Started, ("start recap --priority high", "not a valid int"),
-                  ("start recpa -p to=sam", "agent 'recpa' is not registered")),
-    "agents": Verb("agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True),
-    "mcp": Verb("mcp config --as recap", Configured, ("mcp config", "Missing option '--as'"),
-                ("mcp config emacs --as recap", "unknown client 'emacs'"), only_looks=True),
-    "serve": Verb("serve --check", ReadyToServe, ("serve --check --port many", "not a valid int"),
-                  ("serve --check --host 0.0.0.0", "holdfast token create"), only_looks=True),
-    "token": Verb("token list", CredentialsListed, ("token create ann --role boss", "Invalid value for '--role'"),
-                  ("token revoke nobody", "no credential 'nobody'"), only_looks=True),
-    "worker": Verb("worker agents.py --once", Executed, ("worker agents.py --concurrency many", "not a valid int")),
-    "replay": Verb("replay agents.py done", Replayed, ("replay agents.py", "Missing argument"),
-                   ("replay other.py done", "which is not in other.py"), only_looks=True),
-    "rerun": Verb("rerun agents.py done --yes", Ran, ("rerun agents.py --yes", "Missing argument"),
-                  ("rerun other.py done --yes", "which is not in other.py")),
+    "run": Verb(
+        "run agents.py:recap -p to=sam --id new",
+        Ran,
+        ("run agents.py:typed -p n=fast", "n='fast' is not int"),
+        ("run agents.py:recap -p to=ann --id done", "exists with a different input"),
+    ),
+    "resume": Verb(
+        "resume agents.py failed",
+        Ran,
+        ("resume agents.py failed --lease soon", "not a valid float"),
+        ("resume other.py failed", "which is not in other.py"),
+        exit_code=1,
+    ),
+    "start": Verb(
+        "start recap -p to=sam --id new",
+        Started,
+        ("start recap --priority high", "not a valid int"),
+        ("start recpa -p to=sam", "agent 'recpa' is not registered"),
+    ),
+    "agents": Verb(
+        "agents", Agents, ("agents recap", "unexpected extra argument"), only_looks=True
+    ),
+    "mcp": Verb(
+        "mcp config --as recap",
+        Configured,
+        ("mcp config", "Missing option '--as'"),
+        ("mcp config emacs --as recap", "unknown client 'emacs'"),
+        only_looks=True,
+    ),
+    "serve": Verb(
+        "serve --check",
+        ReadyToServe,
+        ("serve --check --port many", "not a valid int"),
+        ("serve --check --host 0.0.0.0", "holdfast token create"),
+        only_looks=True,
+    ),
+    "token": Verb(
+        "token list",
+        CredentialsListed,
+        ("token create ann --role boss", "Invalid value for '--role'"),
+        ("token revoke nobody", "no credential 'nobody'"),
+        only_looks=True,
+    ),
+    "worker": Verb(
+        "worker agents.py --once",
+        Executed,
+        ("worker agents.py --concurrency many", "not a valid int"),
+    ),
+    "replay": Verb(
+        "replay agents.py done",
+        Replayed,
+        ("replay agents.py", "Missing argument"),
+        ("replay other.py done", "which is not in other.py"),
+        only_looks=True,
+    ),
+    "rerun": Verb(
+        "rerun agents.py done --yes",
+        Ran,
+        ("rerun agents.py --yes", "Missing argument"),
+        ("rerun other.py done --yes", "which is not in other.py"),
+    ),
     "check": Verb("check agents.py", CheckedAll, ("check", "Missing argument"), only_looks=True),
-    "test": Verb("test spec.py --mock", Played, ("test spec.py --crash-everywhere", "use --mock, or --real"),
-                 ("test other.py", "has nothing to test"), only_looks=True),
-    "validate": Verb("validate procedure.tac", Validated, ("validate", "Missing argument"),
-                     ("validate agents.py", "is not a .tac file"), only_looks=True),
-    "schedule": Verb("schedule agents.py:asking @daily --id daily", Schedule,
-                     ("schedule agents.py:asking @daily --priority 11", "not in the range"),
-                     ("schedule agents.py:asking sometimes", "sometimes")),
-    "schedules": Verb("schedules", Schedules, ("schedules yearly", "unexpected extra argument"), only_looks=True),
-    "unschedule": Verb("unschedule yearly", Unscheduled, ("unschedule", "Missing argument"),
-                       ("unschedule never", "no schedule 'never'")),
+    "test": Verb(
+        "test spec.py --mock",
+        Played,
+        ("test spec.py --crash-everywhere", "use --mock, or --real"),
+        ("test other.py", "has nothing to test"),
+        only_looks=True,
+    ),
+    "validate": Verb(
+        "validate procedure.tac",
+        Validated,
+        ("validate", "Missing argument"),
+        ("validate agents.py", "is not a .tac file"),
+        only_looks=True,
+    ),
+    "schedule": Verb(
+        "schedule agents.py:asking @daily --id daily",
+        Schedule,
+        ("schedule agents.py:asking @daily --priority 11", "not in the range"),
+        ("schedule agents.py:asking sometimes", "sometimes"),
+    ),
+    "schedules": Verb(
+        "schedules", Schedules, ("schedules yearly", "unexpected extra argument"), only_looks=True
+    ),
+    "unschedule": Verb(
+        "unschedule yearly",
+        Unscheduled,
+        ("unschedule", "Missing argument"),
+        ("unschedule never", "no schedule 'never'"),
+    ),
     "list": Verb("list", Page, ("list --limit many", "not a valid int"), only_looks=True),
-    "show": Verb("show failed", Shown, ("show failed --step six", "not a valid int"),
-                 ("show failed --step 9", "has no step 9; it has 2"), only_looks=True),
-    "trace": Verb("trace done", Trace, ("trace done again", "unexpected extra argument"), only_looks=True),
-    "events": Verb("events done", Events, ("events done --after one", "not a valid int"), only_looks=True),
-    "diff": Verb("diff done 1 2", Diff, ("diff done one 2", "not a valid int"),
-                 ("diff done 1 7", "has no step 7"), only_looks=True),
+    "show": Verb(
+        "show failed",
+        Shown,
+        ("show failed --step six", "not a valid int"),
+        ("show failed --step 9", "has no step 9; it has 2"),
+        only_looks=True,
+    ),
+    "trace": Verb(
+        "trace done", Trace, ("trace done again", "unexpected extra argument"), only_looks=True
+    ),
+    "events": Verb(
+        "events done", Events, ("events done --after one", "not a valid int"), only_looks=True
+    ),
+    "diff": Verb(
+        "diff done 1 2",
+        Diff,
+        ("diff done one 2", "not a valid int"),
+        ("diff done 1 7", "has no step 7"),
+        only_looks=True,
+    ),
     "verify": Verb("verify done", Verdict, ("verify", "Missing argument"), only_looks=True),
-    "approve": Verb("approve approval --yes --by ann", Did, ("approve --yes", "Missing argument"),
-                    ("approve question --yes", "is not waiting for an approval; it is waiting for an answer")),
-    "reject": Verb("reject approval --yes", Did, ("reject --yes", "Missing argument"),
-                   ("reject done --yes", "is already completed")),
-    "answer": Verb("answer question red --yes", Did, ("answer question --yes", "Missing argument 'VALUE'"),
-                   ("answer question green --yes", "not one of the options: red, blue")),
-    "signal": Verb("signal signal payment 5", Did, ("signal signal", "Missing argument 'NAME'"),
-                   ("signal done payment 5", "is already completed")),
-    "patch": Verb("patch signal --state colour=red --yes", Did, ("patch signal --yes", "use --state KEY=VALUE"),
-                  ("patch done --state colour=red --yes", "is already completed")),
-    "resolve": Verb("resolve doubt 2 --done charged --yes", Did, ("resolve doubt 2 --yes", "use exactly one of"),
-                    ("resolve done 2 --retry --yes", "not in doubt")),
-    "pause": Verb("pause signal", Did, ("pause", "Missing argument"), ("pause done", "is already completed")),
-    "cancel": Verb("cancel signal --yes", Did, ("cancel --yes", "Missing argument"),
-                   ("cancel done --yes", "is already completed")),
-    "bulk": Verb("bulk cancel id:signal --yes", Bulk, ("bulk delete id:signal --yes", "Invalid value for"),
-                 ("bulk cancel colour:red --yes", "unknown key 'colour'")),
-    "undo": Verb("undo done --yes", Did, ("undo --yes", "Missing argument"),
-                 ("undo held --yes", "is being executed by somebody")),
-    "fork": Verb("fork done 1 --id other", Forked, ("fork done first", "not a valid int"),
-                 ("fork done 9", "has no step 9")),
-    "doctor": Verb("doctor", Examined, ("doctor done", "unexpected extra argument"), only_looks=True),
+    "approve": Verb(
+        "approve approval --yes --by ann",
+        Did,
+        ("approve --yes", "Missing argument"),
+        ("approve question --yes", "is not waiting for an approval; it is waiting for an answer"),
+    ),
+    "reject": Verb(
+        "reject approval --yes",
+        Did,
+        ("reject --yes", "Missing argument"),
+        ("reject done --yes", "is already completed"),
+    ),
+    "answer": Verb(
+        "answer question red --yes",
+        Did,
+        ("answer question --yes", "Missing argument 'VALUE'"),
+        ("answer question green --yes", "not one of the options: red, blue"),
+    ),
+    "signal": Verb(
+        "signal signal payment 5",
+        Did,
+        ("signal signal", "Missing argument 'NAME'"),
+        ("signal done payment 5", "is already completed"),
+    ),
+    "patch": Verb(
+        "patch signal --state colour=red --yes",
+        Did,
+        ("patch signal --yes", "use --state KEY=VALUE"),
+        ("patch done --state colour=red --yes", "is already completed"),
+    ),
+    "resolve": Verb(
+        "resolve doubt 2 --done charged --yes",
+        Did,
+        ("resolve doubt 2 --yes", "use exactly one of"),
+        ("resolve done 2 --retry --yes", "not in doubt"),
+    ),
+    "pause": Verb(
+        "pause signal", Did, ("pause", "Missing argument"), ("pause done", "is already completed")
+    ),
+    "cancel": Verb(
+        "cancel signal --yes",
+        Did,
+        ("cancel --yes", "Missing argument"),
+        ("cancel done --yes", "is already completed"),
+    ),
+    "bulk": Verb(
+        "bulk cancel id:signal --yes",
+        Bulk,
+        ("bulk delete id:signal --yes", "Invalid value for"),
+        ("bulk cancel colour:red --yes", "unknown key 'colour'"),
+    ),
+    "undo": Verb(
+        "undo done --yes",
+        Did,
+        ("undo --yes", "Missing argument"),
+        ("undo held --yes", "is being executed by somebody"),
+    ),
+    "fork": Verb(
+        "fork done 1 --id other",
+        Forked,
+        ("fork done first", "not a valid int"),
+        ("fork done 9", "has no step 9"),
+    ),
+    "doctor": Verb(
+        "doctor", Examined, ("doctor done", "unexpected extra argument"), only_looks=True
+    ),
     "gc": Verb("gc --keep 1 --yes", Collected, ("gc --keep few --yes", "not a valid int")),
-    "export": Verb("export done -o out.jsonl", Exported, ("export done -o .", "is a directory"),
-                   ("export done -o nowhere/out.jsonl", "No such file"), only_looks=True),
-    "import": Verb("import foreign.jsonl", Imported, ("import nothing.jsonl", "No such file"),
-                   ("import done.jsonl", "already exists")),
-    "demo": Verb("demo --folder here", Demonstrated, ("demo --folder agents.py", "is a file"),
-                 ("demo --folder .", "contains an earlier demo"), only_looks=True),
-}  # fmt: skip
-ABOUT_A_RUN = [verb for verb, case in CASES.items() if any(
-    run in case.good.split() for run in ("done", "failed", "approval", "question", "signal", "doubt"))]  # fmt: skip
+    "export": Verb(
+        "export done -o out.jsonl",
+        Exported,
+        ("export done -o .", "is a directory"),
+        ("export done -o nowhere/out.jsonl", "No such file"),
+        only_looks=True,
+    ),
+    "import": Verb(
+        "import foreign.jsonl",
+        Imported,
+        ("import nothing.jsonl", "No such file"),
+        ("import done.jsonl", "already exists"),
+    ),
+    "demo": Verb(
+        "demo --folder here",
+        Demonstrated,
+        ("demo --folder agents.py", "is a file"),
+        ("demo --folder .", "contains an earlier demo"),
+        only_looks=True,
+    ),
+}
+ABOUT_A_RUN = [
+    verb
+    for verb, case in CASES.items()
+    if any(
+        run in case.good.split()
+        for run in ("done", "failed", "approval", "question", "signal", "doubt")
+    )
+]
 
 
 def words_of(line: str, *, with_store: bool = True) -> list[str]:

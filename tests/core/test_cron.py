@@ -54,11 +54,26 @@ def test_expressions_mean_what_cron_means_by_them(cron: str, due: list[str]) -> 
 @pytest.mark.parametrize(
     "cron",
     [
-        "", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8",
-        "a * * * *", "*/0 * * * *", "5-1 * * * *", "1,,2 * * * *", "- * * * *", "0 0 30 feb *", "@often",
-        "٣ * * * *", "1.5 * * * *", "-1 * * * *",
+        "",
+        "* * * *",
+        "* * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * * 13 *",
+        "* * * * 8",
+        "a * * * *",
+        "*/0 * * * *",
+        "5-1 * * * *",
+        "1,,2 * * * *",
+        "- * * * *",
+        "0 0 30 feb *",
+        "@often",
+        "٣ * * * *",
+        "1.5 * * * *",
+        "-1 * * * *",
     ],
-)  # fmt: skip
+)
 def test_an_invalid_expression_or_one_that_is_never_due_is_refused(cron: str) -> None:
     with pytest.raises(InvalidInput):
         parse(cron)

@@ -204,9 +204,20 @@ def test_no_event_has_the_name_of_an_error() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "unknown", "noted", "event", "RunCreated", "run_created ", "run created", "os.system", "\0",
-     "__class__", "holdfast.core.events.RunCreated"],
-)  # fmt: skip
+    [
+        "",
+        "unknown",
+        "noted",
+        "event",
+        "RunCreated",
+        "run_created ",
+        "run created",
+        "os.system",
+        "\0",
+        "__class__",
+        "holdfast.core.events.RunCreated",
+    ],
+)
 def test_an_unknown_kind_is_refused(name: str) -> None:
     """Never skipped, never looked up anywhere else."""
     with pytest.raises(events.Unreadable, match="unknown event kind"):

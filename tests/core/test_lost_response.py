@@ -81,7 +81,9 @@ UNKNOWN = [
     smtplib.SMTPServerDisconnected("gone"),
     subprocess.TimeoutExpired("mail", 5),
     lookalike(AIO, "ServerDisconnectedError", "ServerConnectionError", *AIO_CONNECTION)(),
-    lookalike(AIO, "SocketTimeoutError", "ServerTimeoutError", "ServerConnectionError", *AIO_CONNECTION)(),
+    lookalike(
+        AIO, "SocketTimeoutError", "ServerTimeoutError", "ServerConnectionError", *AIO_CONNECTION
+    )(),
     lookalike(AIO, "ClientOSError", *AIO_CONNECTION)(),
     lookalike(AIO, "ClientPayloadError", "ClientError")(),
     status_error(AIO, "ClientResponseError", status=502),
@@ -95,7 +97,7 @@ UNKNOWN = [
     rpc("UNKNOWN"),
     InDoubt("the printer jammed"),
     ExceptionGroup("both", [ValueError("x"), ConnectionResetError()]),
-]  # fmt: skip
+]
 
 KNOWN = [
     ValueError("no such address"),
@@ -115,8 +117,16 @@ KNOWN = [
     smtplib.SMTPAuthenticationError(535, b"no"),
     smtplib.SMTPRecipientsRefused({}),
     lookalike(AIO, "ClientConnectorError", "ClientOSError", *AIO_CONNECTION)(),
-    lookalike(AIO, "ClientConnectorDNSError", "ClientConnectorError", "ClientOSError", *AIO_CONNECTION)(),
-    lookalike(AIO, "ConnectionTimeoutError", "ServerTimeoutError", "ServerConnectionError", *AIO_CONNECTION)(),
+    lookalike(
+        AIO, "ClientConnectorDNSError", "ClientConnectorError", "ClientOSError", *AIO_CONNECTION
+    )(),
+    lookalike(
+        AIO,
+        "ConnectionTimeoutError",
+        "ServerTimeoutError",
+        "ServerConnectionError",
+        *AIO_CONNECTION,
+    )(),
     status_error(AIO, "ClientResponseError", status=422),
     lookalike(BOTO, "EndpointConnectionError", "ConnectionError", "BotoCoreError")(),
     lookalike(BOTO, "ConnectTimeoutError", "ConnectionError", "BotoCoreError")(),
@@ -127,7 +137,7 @@ KNOWN = [
     rpc("PERMISSION_DENIED"),
     lookalike("shop", "ConnectionError", "ReadTimeout")(),
     ExceptionGroup("both", [ValueError("x"), ConnectionRefusedError()]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("error", UNKNOWN, ids=repr)
@@ -141,12 +151,23 @@ def test_other_errors_are_failures(error: BaseException) -> None:
 
 
 HTTPX_UNKNOWN = (
-    "ReadTimeout", "WriteTimeout", "ReadError", "WriteError", "CloseError", "RemoteProtocolError", "DecodingError",
+    "ReadTimeout",
+    "WriteTimeout",
+    "ReadError",
+    "WriteError",
+    "CloseError",
+    "RemoteProtocolError",
+    "DecodingError",
     "TooManyRedirects",
-)  # fmt: skip
+)
 HTTPX_KNOWN = (
-    "ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError", "UnsupportedProtocol", "LocalProtocolError",
-)  # fmt: skip
+    "ConnectError",
+    "ConnectTimeout",
+    "PoolTimeout",
+    "ProxyError",
+    "UnsupportedProtocol",
+    "LocalProtocolError",
+)
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])

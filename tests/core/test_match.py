@@ -55,9 +55,12 @@ def call(index: int, name: str, args: bytes = ARGS, path: str = "") -> Request:
 
 def waits(index: int, *names: str) -> Request:
     return _request(
-        "", index, len(names), names[0],
+        "",
+        index,
+        len(names),
+        names[0],
         lambda entry, n, lineage: is_same_wait("signal", names[n], entry, lineage),
-    )  # fmt: skip
+    )
 
 
 def done(index: int, name: str, path: str = "", **more: Any) -> e.CallSucceeded:
@@ -68,8 +71,16 @@ def done(index: int, name: str, path: str = "", **more: Any) -> e.CallSucceeded:
 
 
 def started(index: int, name: str) -> e.CallStarted:
-    return e.CallStarted(branch="", index=index, step=index + 1, name=name, effect="once", key="k",
-                         digest=digest(ARGS), args=Value(json=msgspec.Raw(ARGS)))  # fmt: skip
+    return e.CallStarted(
+        branch="",
+        index=index,
+        step=index + 1,
+        name=name,
+        effect="once",
+        key="k",
+        digest=digest(ARGS),
+        args=Value(json=msgspec.Raw(ARGS)),
+    )
 
 
 def failed(index: int, name: str) -> e.CallFailure:

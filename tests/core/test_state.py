@@ -16,12 +16,17 @@ from holdfast.core.log import Record
 from holdfast.core.state import RunState
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["a", "b", "$blob", "$dict"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b", "$blob", "$dict"]), inner, max_size=3)
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 KEYS = st.sampled_from(["x", "y", "z"])
 PLACES = {"branch": st.sampled_from(["", "0-1"]), "index": st.integers(0, 3)}
 NOTED = {"branch": st.sampled_from(["", "0-1"]), "after": st.integers(0, 3)}
@@ -77,38 +82,96 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.UndoRequested),
     st.builds(e.UndoStarted, reason=KEYS),
     st.builds(
-        e.CallStarted, **PLACES, step=STEPS, name=NAMES, effect=st.sampled_from(["once", "keyed"]), key=KEYS,
-        digest=KEYS, args=VALUES, attempt=st.integers(1, 3), undoable=st.booleans(), undoes=st.integers(0, 3),
+        e.CallStarted,
+        **PLACES,
+        step=STEPS,
+        name=NAMES,
+        effect=st.sampled_from(["once", "keyed"]),
+        key=KEYS,
+        digest=KEYS,
+        args=VALUES,
+        attempt=st.integers(1, 3),
+        undoable=st.booleans(),
+        undoes=st.integers(0, 3),
     ),
     st.builds(
-        e.CallSucceeded, **PLACES, step=STEPS, name=NAMES, result=VALUES, digest=st.just("") | KEYS,
-        attempt=st.integers(1, 3), usage=st.none() | st.builds(Usage, input_tokens=st.integers(0, 9)),
+        e.CallSucceeded,
+        **PLACES,
+        step=STEPS,
+        name=NAMES,
+        result=VALUES,
+        digest=st.just("") | KEYS,
+        attempt=st.integers(1, 3),
+        usage=st.none() | st.builds(Usage, input_tokens=st.integers(0, 9)),
     ),
     st.builds(
-        e.CallFailure, **PLACES, step=STEPS, name=NAMES, error=ERRORS, attempt=st.integers(1, 3),
+        e.CallFailure,
+        **PLACES,
+        step=STEPS,
+        name=NAMES,
+        error=ERRORS,
+        attempt=st.integers(1, 3),
         retry_at=st.none() | st.integers(0, 99),
     ),
     st.builds(e.CallDoubted, **PLACES, step=STEPS, name=NAMES),
-    st.builds(e.CallResolved, **PLACES, step=STEPS, name=NAMES, how=st.sampled_from(["done", "failed", "retry"])),
     st.builds(
-        e.CallEvidence, step=STEPS, name=NAMES, key=KEYS, digest=KEYS, worker=KEYS, epoch=st.just(1), outcome=KEYS
+        e.CallResolved,
+        **PLACES,
+        step=STEPS,
+        name=NAMES,
+        how=st.sampled_from(["done", "failed", "retry"]),
+    ),
+    st.builds(
+        e.CallEvidence,
+        step=STEPS,
+        name=NAMES,
+        key=KEYS,
+        digest=KEYS,
+        worker=KEYS,
+        epoch=st.just(1),
+        outcome=KEYS,
     ),
     st.builds(e.WaitBegan, **PLACES, wait=st.sampled_from(["timer", "approval"]), name=KEYS),
     st.builds(e.TimeoutFired, **PLACES, within_us=st.integers(0, 9)),
     st.builds(e.WaitEnded, **PLACES, wait=st.just("timer"), outcome=KEYS, source=st.integers(0, 9)),
     st.builds(e.SignalReceived, id=KEYS, name=KEYS, value=VALUES),
-    st.builds(e.ItemPut, collection=KEYS, key=KEYS, number=st.integers(1, 9), value=VALUES, adds=st.booleans()),
+    st.builds(
+        e.ItemPut,
+        collection=KEYS,
+        key=KEYS,
+        number=st.integers(1, 9),
+        value=VALUES,
+        adds=st.booleans(),
+    ),
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),
     st.builds(e.AnswerGiven, **PLACES, value=VALUES),
-    st.builds(e.StateChanged, **NOTED, op=st.sampled_from(["set", "increment", "append", "delete"]), key=KEYS, value=VALUES),
-    st.builds(e.StatePatched, changes=KEYS.map(lambda k: inline([{"op": "set", "key": k, "value": [1]}]))),
+    st.builds(
+        e.StateChanged,
+        **NOTED,
+        op=st.sampled_from(["set", "increment", "append", "delete"]),
+        key=KEYS,
+        value=VALUES,
+    ),
+    st.builds(
+        e.StatePatched, changes=KEYS.map(lambda k: inline([{"op": "set", "key": k, "value": [1]}]))
+    ),
     st.builds(e.StatePatched, changes=st.just(inline([])), id=KEYS, patch=PATCHES),
     st.builds(e.StatePatched, changes=st.just(inline([])), id=KEYS, operations=OPERATIONS),
     st.builds(e.KnowledgePatched, **NOTED, patch=PATCHES),
-    st.builds(e.IterationEnded, index=STEPS, iteration=STEPS, state=st.just(inline({"goal": "g", "messages": []}))),
     st.builds(
-        e.IterationEnded, index=STEPS, iteration=STEPS, phase=KEYS, delta=DELTAS,
-        taken=st.lists(KEYS, max_size=1).map(tuple), refused=st.lists(KEYS, max_size=1).map(tuple),
+        e.IterationEnded,
+        index=STEPS,
+        iteration=STEPS,
+        state=st.just(inline({"goal": "g", "messages": []})),
+    ),
+    st.builds(
+        e.IterationEnded,
+        index=STEPS,
+        iteration=STEPS,
+        phase=KEYS,
+        delta=DELTAS,
+        taken=st.lists(KEYS, max_size=1).map(tuple),
+        refused=st.lists(KEYS, max_size=1).map(tuple),
     ),
     st.builds(e.ValueRecorded, **NOTED, name=KEYS, value=VALUES),
     st.builds(e.StageEntered, **NOTED, stage=KEYS),
@@ -124,7 +187,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.ArtifactSaved, **NOTED, name=KEYS, type=KEYS, blob=KEYS, bytes=st.integers(0, 9)),
     st.builds(e.ContextShown, **NOTED, slice=VALUES),
     st.builds(e.LogWritten, **NOTED, level=KEYS, text=KEYS),
-)  # fmt: skip
+)
 
 
 def records(events: list[Event]) -> list[Record]:

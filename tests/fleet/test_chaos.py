@@ -25,18 +25,35 @@ ANOTHER = int(GIVEN or random.SystemRandom().randrange(10**6))
 
 def short(seed: int, restart_every_seconds: float = 0.0) -> Plan:
     return Plan(
-        seed, runs=30, workers=3, lease_seconds=1.0, start_seconds=4.0, harm_seconds=8.0, limit_seconds=240.0,
-        kill_every_seconds=0.8, freeze_every_seconds=1.0, restart_every_seconds=restart_every_seconds,
-        sleep_seconds=5.2, dawdle_seconds=0.15,
-    )  # fmt: skip
+        seed,
+        runs=30,
+        workers=3,
+        lease_seconds=1.0,
+        start_seconds=4.0,
+        harm_seconds=8.0,
+        limit_seconds=240.0,
+        kill_every_seconds=0.8,
+        freeze_every_seconds=1.0,
+        restart_every_seconds=restart_every_seconds,
+        sleep_seconds=5.2,
+        dawdle_seconds=0.15,
+    )
 
 
 def long(seed: int, restart_every_seconds: float = 0.0) -> Plan:
     return Plan(
-        seed, runs=500, workers=8, lease_seconds=2.0, start_seconds=90.0, harm_seconds=110.0, limit_seconds=600.0,
-        kill_every_seconds=0.8, freeze_every_seconds=0.8, restart_every_seconds=restart_every_seconds,
+        seed,
+        runs=500,
+        workers=8,
+        lease_seconds=2.0,
+        start_seconds=90.0,
+        harm_seconds=110.0,
+        limit_seconds=600.0,
+        kill_every_seconds=0.8,
+        freeze_every_seconds=0.8,
+        restart_every_seconds=restart_every_seconds,
         dawdle_seconds=0.15,
-    )  # fmt: skip
+    )
 
 
 def tell(store: str, plan: Plan, report: Report) -> None:

@@ -54,10 +54,16 @@ def test_clocks_that_are_an_hour_wrong_change_nothing(
     with (
         Holdfast(url) as hf,
         Fleet(
-            url, ledger, tmp_path, size=3, lease_seconds=15, concurrency=1,
-            dawdle_seconds=0.1, environment=wrong,
+            url,
+            ledger,
+            tmp_path,
+            size=3,
+            lease_seconds=15,
+            concurrency=1,
+            dawdle_seconds=0.1,
+            environment=wrong,
         ),
-    ):  # fmt: skip
+    ):
         began = now_us(url)
         runs = {f"r-{t.name}": t for t in tasks(5.2)}
         for run_id, task in runs.items():

@@ -78,11 +78,13 @@ def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
         eventually(lambda: replica.store.get(run_id) is not None)
         assert replica.get(run_id).agent
         for touch in (
-            lambda: replica.store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("chained")]),
+            lambda: replica.store.claim_due(
+                worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("chained")]
+            ),
             lambda: replica.store.claim(run_id, worker="w", lease_us=1),
             lambda: replica.schedule(chaos_agents.chained, cron="@daily", input={"name": "sam"}),
             lambda: replica.start(chaos_agents.chained, name="sam"),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ReadOnlyStore, match="standby"):
                 touch()
 

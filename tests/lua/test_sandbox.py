@@ -224,7 +224,7 @@ ENDLESS = {
         coroutine.resume(co) while true do end""",
     "operations": "while true do local now = Json.encode(1) end",
     "format": "local s = ('%99d'):rep(10000) while true do pcall(string.format, s, 1) end",
-}  # fmt: skip
+}
 
 
 def run(folder: Path, body: str) -> object:

@@ -262,9 +262,13 @@ def test_a_byte_order_mark_and_a_line_for_the_shell_are_skipped(
     with Holdfast(tmp_path / "h.db") as hf:
         assert hf.run(procedure(path), id="r") is None
     (problem,) = problems_of(path)
-    assert (1 + before.count(b"\n"), "unknown global 'nope'; declare it with local, or assign it") == (
-        problem.line, problem.says,
-    )  # fmt: skip
+    assert (
+        1 + before.count(b"\n"),
+        "unknown global 'nope'; declare it with local, or assign it",
+    ) == (
+        problem.line,
+        problem.says,
+    )
 
 
 def test_validate_accepts_multiple_assignment_and_bytes_that_are_not_text(

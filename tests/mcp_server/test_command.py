@@ -21,9 +21,17 @@ def test_the_configuration_of_every_client_starts_the_server(client: str, tmp_pa
     """Absolute paths: clients start it in another folder."""
     db = tmp_path / "my runs" / "h.db"
     done = typed(
-        "config", client, "--as", "writer", "--allow-agent", "migration", "--allow-answers",
-        "--db", str(db), "--json",
-    )  # fmt: skip
+        "config",
+        client,
+        "--as",
+        "writer",
+        "--allow-agent",
+        "migration",
+        "--allow-answers",
+        "--db",
+        str(db),
+        "--json",
+    )
     found = json.loads(done.stdout)
     (servers,) = found.values()
     server = servers["holdfast"]
@@ -31,8 +39,15 @@ def test_the_configuration_of_every_client_starts_the_server(client: str, tmp_pa
     assert {"vscode": ["servers"]}.get(client, ["mcpServers"]) == list(found)
     assert Path(server["command"]).is_absolute()
     assert [
-        "mcp", "--as", "writer", "--allow-agent", "migration", "--allow-answers", "--db", str(db),
-    ] == server["args"]  # fmt: skip
+        "mcp",
+        "--as",
+        "writer",
+        "--allow-agent",
+        "migration",
+        "--allow-answers",
+        "--db",
+        str(db),
+    ] == server["args"]
     shown = typed("config", client, "--as", "writer", "--db", str(db)).stdout
     assert json.dumps(str(db)) in shown
 

@@ -55,8 +55,18 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_every_scenario_that_applies_passes(address: str, tmp_path: Path, revision: str) -> None:
     """What each revision of the protocol requires; the rest is listed with its reason in conformance.json."""
     suite = program("conformance")
-    words = [*suite, "server", "--url", address, "--requirements", revision, "--timeout", "120000",
-             "-o", str(tmp_path)]  # fmt: skip
+    words = [
+        *suite,
+        "server",
+        "--url",
+        address,
+        "--requirements",
+        revision,
+        "--timeout",
+        "120000",
+        "-o",
+        str(tmp_path),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280)
     checks = {
         scenario_of(file): json.loads(file.read_text("utf-8"))

@@ -28,9 +28,12 @@ def agent(role: str, url: str, mode: str) -> Iterator[subprocess.Popen[str]]:
     """An agent's process; what is left of it is killed."""
     words = [sys.executable, mcp_tasks.__file__, role, url, TASK, mode]
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(Path(mcp_tasks.__file__).parent.parent)},
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:

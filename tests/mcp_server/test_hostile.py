@@ -27,27 +27,61 @@ from support.mcp_tasks import call, connected, migration, refusal, run, talk, wa
 
 ME = Identity("migration")
 URIS = [
-    "", " ", "/", "state:", "state://", "state://agent", "state://agents/", "STATE://agents", "file:///etc/passwd",
-    "http://127.0.0.1/", "state://agents/migration", "state://agents/migration/", "state://agents/migration/tasks/",
-    "state://agents//tasks/m", "state://agents/migration/tasks/../m", "state://agents/migration/tasks/%2e%2e",
-    "state://agents/migration/tasks/m/../../..", "state://agents/migration/tasks/..%2f..%2fetc%2fpasswd",
-    "state://agents/migration/tasks/m/artifacts/", "state://agents/migration/tasks/m/steps/-1",
-    "state://agents/migration/tasks/m/steps/1e3", "state://agents/migration/tasks/m/steps/" + "9" * 400,
-    "state://agents/migration/tasks/m/steps/١", "state://agents/migration/tasks/m/events?after=-1",
-    "state://agents/migration/tasks/m/events?after=1&after=2", "state://agents/migration/tasks/m/events?x=1",
-    "state://agents/migration/tasks/m?after=x", "state://agents/migration/tasks/m#x",
-    "state://agents/migration/tasks/m%00", "state://agents/migration/tasks/%ff", "state://agents/migration/tasks/%zz",
-    "state://agents/migration/tasks/%", "state://agents/migration/tasks/m' OR '1'='1",
-    "state://agents/migration/tasks/m%27%20OR%201=1--", "state://agents/%2A/tasks/m", "state://agents/*/tasks",
-    "state://agents/migration/tasks/m\n", "state://agents/migration/tasks/" + "a" * 300,
-    "state://agents/" + "a" * 5000, "state://agents/migration/tasks?status=' OR 1=1", "state://agents/\u202e/tasks/m",
-    "state://agents/migration/tasks?cursor=-1", "state://agents/migration/tasks?cursor=9.9.9",
-    "state://agents/migration/tasks?cursor=7." + "9" * 30, "state://agents/migration/tasks/m/value?path=x",
-    "state://agents/migration/tasks/m/value?path=/__class__", "state://agents/migration/tasks/m/value?path=/~2",
-    "state://agents/migration/tasks/m/value?path=/steps/99999999999", "state://user:pw@agents/migration/tasks/m",
-    "state://agents/migration/tasks/m/artifacts/..%2F..%2Fh.db", "state://agents/migration/tasks/m/artifacts/nope",
-    "state://agents/{agent_id}/tasks/{task_id}", "state://agents/migration/tasks/$(id)", "state://agents?" + "a=1&" * 500,
-]  # fmt: skip
+    "",
+    " ",
+    "/",
+    "state:",
+    "state://",
+    "state://agent",
+    "state://agents/",
+    "STATE://agents",
+    "file:///etc/passwd",
+    "http://127.0.0.1/",
+    "state://agents/migration",
+    "state://agents/migration/",
+    "state://agents/migration/tasks/",
+    "state://agents//tasks/m",
+    "state://agents/migration/tasks/../m",
+    "state://agents/migration/tasks/%2e%2e",
+    "state://agents/migration/tasks/m/../../..",
+    "state://agents/migration/tasks/..%2f..%2fetc%2fpasswd",
+    "state://agents/migration/tasks/m/artifacts/",
+    "state://agents/migration/tasks/m/steps/-1",
+    "state://agents/migration/tasks/m/steps/1e3",
+    "state://agents/migration/tasks/m/steps/" + "9" * 400,
+    "state://agents/migration/tasks/m/steps/١",
+    "state://agents/migration/tasks/m/events?after=-1",
+    "state://agents/migration/tasks/m/events?after=1&after=2",
+    "state://agents/migration/tasks/m/events?x=1",
+    "state://agents/migration/tasks/m?after=x",
+    "state://agents/migration/tasks/m#x",
+    "state://agents/migration/tasks/m%00",
+    "state://agents/migration/tasks/%ff",
+    "state://agents/migration/tasks/%zz",
+    "state://agents/migration/tasks/%",
+    "state://agents/migration/tasks/m' OR '1'='1",
+    "state://agents/migration/tasks/m%27%20OR%201=1--",
+    "state://agents/%2A/tasks/m",
+    "state://agents/*/tasks",
+    "state://agents/migration/tasks/m\n",
+    "state://agents/migration/tasks/" + "a" * 300,
+    "state://agents/" + "a" * 5000,
+    "state://agents/migration/tasks?status=' OR 1=1",
+    "state://agents/\u202e/tasks/m",
+    "state://agents/migration/tasks?cursor=-1",
+    "state://agents/migration/tasks?cursor=9.9.9",
+    "state://agents/migration/tasks?cursor=7." + "9" * 30,
+    "state://agents/migration/tasks/m/value?path=x",
+    "state://agents/migration/tasks/m/value?path=/__class__",
+    "state://agents/migration/tasks/m/value?path=/~2",
+    "state://agents/migration/tasks/m/value?path=/steps/99999999999",
+    "state://user:pw@agents/migration/tasks/m",
+    "state://agents/migration/tasks/m/artifacts/..%2F..%2Fh.db",
+    "state://agents/migration/tasks/m/artifacts/nope",
+    "state://agents/{agent_id}/tasks/{task_id}",
+    "state://agents/migration/tasks/$(id)",
+    "state://agents?" + "a=1&" * 500,
+]
 
 
 @pytest.mark.parametrize("uri", URIS, ids=lambda uri: repr(uri)[:40])
@@ -113,8 +147,14 @@ BAD_CALLS: list[tuple[str, Any]] = [
     ("patch_task", {"task_id": "m", "expected_version": 1.5, "state": {"a": 1}}),
     ("patch_task", {"task_id": "m", "expected_version": 8}),
     ("patch_task", {"task_id": "m", "expected_version": 8, "state": {"a": "x" * 100_000}}),
-    ("patch_task", {"task_id": "m", "expected_version": 8, "facts": [{"key": "k", "value": "x" * 70_000}]}),
-    ("patch_task", {"task_id": "m", "expected_version": 8, "facts": [{"key": "k", "value": 1}] * 201}),
+    (
+        "patch_task",
+        {"task_id": "m", "expected_version": 8, "facts": [{"key": "k", "value": "x" * 70_000}]},
+    ),
+    (
+        "patch_task",
+        {"task_id": "m", "expected_version": 8, "facts": [{"key": "k", "value": 1}] * 201},
+    ),
     ("patch_task", {"task_id": "m", "expected_version": 8, "plan": "not a list"}),
     ("patch_task", {"task_id": "m", "expected_version": 8, "notes": ["a"]}),
     ("append_facts", {"task_id": "m", "facts": []}),
@@ -127,7 +167,7 @@ BAD_CALLS: list[tuple[str, Any]] = [
     ("start_task", {"task_id": "a/b"}),
     ("start_task", {"input": {"goal": "x"}, "priority": 10}),
     ("start_task", {"input": {"goal": "x"}, "idempotency_key": "k" * 300}),
-]  # fmt: skip
+]
 
 
 def test_wrong_arguments_are_refused_and_nothing_is_written(hf: Holdfast) -> None:
@@ -178,9 +218,15 @@ async def alive(server: Server[Any], messages: list[Any], *, initialized: bool) 
     send, incoming = anyio.create_memory_object_stream[Any](len(messages) + 10)
     outgoing, receive = anyio.create_memory_object_stream[Any](10_000)
     start = {
-        "jsonrpc": "2.0", "id": "start", "method": "initialize",
-        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "f", "version": "1"}},
-    }  # fmt: skip
+        "jsonrpc": "2.0",
+        "id": "start",
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "f", "version": "1"},
+        },
+    }
     ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     for one in (
         ([start, ready] if initialized else []) + messages + ([] if initialized else [start, ready])
@@ -228,9 +274,15 @@ def test_lines_that_are_not_json_do_not_end_a_stdio_server(tmp_path: Path) -> No
     with Holdfast(tmp_path / "h.db") as hf:
         waits(hf, migration, "m", goal="x")
     start = {
-        "jsonrpc": "2.0", "id": 7, "method": "initialize",
-        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "f", "version": "1"}},
-    }  # fmt: skip
+        "jsonrpc": "2.0",
+        "id": 7,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "f", "version": "1"},
+        },
+    }
     garbage = [
         b"",
         b"{",

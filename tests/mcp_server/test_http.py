@@ -174,9 +174,15 @@ def test_another_token_reaches_only_its_own_tasks(address: str) -> None:
 def test_a_session_belongs_to_the_token_that_opened_it(address: str) -> None:
     """Another token cannot use it, not even to end it."""
     start = {
-        "jsonrpc": "2.0", "id": 1, "method": "initialize",
-        "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
-    }  # fmt: skip
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "1"},
+        },
+    }
     session = post(address, WRITER, start).headers["mcp-session-id"]
 
     assert 404 == post(address, READER, **{"mcp-session-id": session}).status_code
@@ -185,8 +191,16 @@ def test_a_session_belongs_to_the_token_that_opened_it(address: str) -> None:
 
 @pytest.mark.parametrize(
     "authorization",
-    ["", "Bearer", f"Bearer {WRITER}x", f"Basic {WRITER}", WRITER, f"Bearer {WRITER[:-1]}", "Bearer \xe9"],
-)  # fmt: skip
+    [
+        "",
+        "Bearer",
+        f"Bearer {WRITER}x",
+        f"Basic {WRITER}",
+        WRITER,
+        f"Bearer {WRITER[:-1]}",
+        "Bearer \xe9",
+    ],
+)
 def test_no_method_or_path_answers_without_a_token(address: str, authorization: str) -> None:
     """Closed by default (invariant 24); a token in the URL counts for nothing."""
     headers = {**ACCEPTS, "authorization": authorization.encode("latin-1")}
@@ -247,7 +261,11 @@ def test_a_new_token_is_printed_on_this_machine_only(folder: Path) -> None:
 
 
 def _initialized(address: str, token: str) -> int:
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}  # fmt: skip
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     return post(address, token, body).status_code
 
@@ -318,8 +336,11 @@ def _message(method: str, **params: Any) -> dict[str, Any]:
 
 
 INITIALIZE = _message(
-    "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "x", "version": "1"}
-)  # fmt: skip
+    "initialize",
+    protocolVersion="2025-11-25",
+    capabilities={},
+    clientInfo={"name": "x", "version": "1"},
+)
 
 
 def test_a_mounted_application_asks_its_owner_who_a_token_is_at_every_request(

@@ -17,7 +17,11 @@ from support.mcp_tasks import migration, secretive, waits
 from support.web import TOKENS, credentials
 
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}  # fmt: skip
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "x", "version": "1"},
+}
 
 
 def post(client: TestClient, token: str, method: str, session: str = "", **params: Any) -> Any:

@@ -37,9 +37,19 @@ def test_every_tool_is_described_with_a_title_schemas_and_annotations(hf: Holdfa
 
     names = {tool.name for tool in tools}
     assert {
-        "start_task", "get_task", "list_tasks", "list_due", "wait_for_change", "patch_task", "append_facts",
-        "add_questions", "answer_question", "signal_task", "resume_task", "hand_over_task",
-    } == names  # fmt: skip
+        "start_task",
+        "get_task",
+        "list_tasks",
+        "list_due",
+        "wait_for_change",
+        "patch_task",
+        "append_facts",
+        "add_questions",
+        "answer_question",
+        "signal_task",
+        "resume_task",
+        "hand_over_task",
+    } == names
     for tool in tools:
         assert tool.title and tool.description and tool.annotations
         assert ("object", "object") == (tool.input_schema["type"], tool.output_schema["type"])
@@ -79,9 +89,10 @@ def test_another_input_under_the_same_key_is_refused(hf: Holdfast) -> None:
     """A key stands for one request."""
     call(hf.store, ME, "start_task", input={"goal": "a"}, idempotency_key="k")
 
-    assert "InputConflict" == refusal(
-        hf.store, ME, "start_task", input={"goal": "b"}, idempotency_key="k"
-    )["error"]  # fmt: skip
+    assert (
+        "InputConflict"
+        == refusal(hf.store, ME, "start_task", input={"goal": "b"}, idempotency_key="k")["error"]
+    )
 
 
 def test_a_started_task_is_executed_by_a_worker(hf: Holdfast) -> None:
@@ -124,10 +135,19 @@ def test_a_patch_changes_all_parts_in_one_event(hf: Holdfast) -> None:
     waits(hf, migration, "m", goal="x")
     before = hf.get("m").seq
     done = call(
-        hf.store, ME, "patch_task", task_id="m", expected_version=before, state={"namespace": "b"},
-        facts=[{"key": "f", "value": [1]}], add_flags=["slow"], close_questions=["Which namespace?"],
-        notes={"n": 1}, plan=["One"], why="found out",
-    )  # fmt: skip
+        hf.store,
+        ME,
+        "patch_task",
+        task_id="m",
+        expected_version=before,
+        state={"namespace": "b"},
+        facts=[{"key": "f", "value": [1]}],
+        add_flags=["slow"],
+        close_questions=["Which namespace?"],
+        notes={"n": 1},
+        plan=["One"],
+        why="found out",
+    )
     state = hf.get("m")
 
     assert before + 1 == done["version"] == state.seq
@@ -164,8 +184,11 @@ def test_a_patch_that_is_sent_twice_with_a_key_is_recorded_once(hf: Holdfast) ->
     """Also though the first one has changed the version."""
     waits(hf, migration, "m", goal="x")
     given = {
-        "task_id": "m", "expected_version": hf.get("m").seq, "idempotency_key": "p", "state": {"a": 1},
-    }  # fmt: skip
+        "task_id": "m",
+        "expected_version": hf.get("m").seq,
+        "idempotency_key": "p",
+        "state": {"a": 1},
+    }
     first = call(hf.store, ME, "patch_task", **given)
     again = call(hf.store, ME, "patch_task", **given)
 

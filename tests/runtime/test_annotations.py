@@ -135,8 +135,17 @@ def inside_a_new_type(amount: dict[str, Amount]) -> None:
     paid.append(amount)
 
 
-CONSTRAINED = [by_field, by_meta, by_annotated_types, by_new_type, by_new_type_of_meta, by_meta_around_a_field,
-               by_field_around_meta, by_validator, optional]  # fmt: skip
+CONSTRAINED = [
+    by_field,
+    by_meta,
+    by_annotated_types,
+    by_new_type,
+    by_new_type_of_meta,
+    by_meta_around_a_field,
+    by_field_around_meta,
+    by_validator,
+    optional,
+]
 AMOUNT = -5_000_000
 NESTED: list[tuple[Any, Any]] = [
     (inside_a_list, [1, AMOUNT]),

@@ -74,41 +74,88 @@ SECONDS = ["5", -1, math.nan, math.inf, True, [5], 1e12]
 COUNTS = ["5", -1, 0, math.nan, 1.5, True, [5]]
 TEXTS = [5, ["text"], b"text", True, plain]
 AGENTS = {
-    "approve": [*LISTS, ["text"]], "stages": LISTS, "continues": [5, [5], None, {"1": 1}], "deadline": SECONDS,
-    "approval_ttl": SECONDS, "max_running": COUNTS, "name": [*TEXTS, " "], "version": [*TEXTS, None],
-    "budget": ["5", 5, {"max_steps": 5}, [1]], "on_failure": [5, ["undo"], "undo it", None, plain],
+    "approve": [*LISTS, ["text"]],
+    "stages": LISTS,
+    "continues": [5, [5], None, {"1": 1}],
+    "deadline": SECONDS,
+    "approval_ttl": SECONDS,
+    "max_running": COUNTS,
+    "name": [*TEXTS, " "],
+    "version": [*TEXTS, None],
+    "budget": ["5", 5, {"max_steps": 5}, [1]],
+    "on_failure": [5, ["undo"], "undo it", None, plain],
     "checkpoint": ["every", 5, ["every_step"], None],
-}  # fmt: skip
+}
 CALLS = {
-    "name": [*TEXTS, " "], "timeout": [*SECONDS, 0], "retry": ["5", 5, {"attempts": 3}, [1], Retry, True],
-    "redact": ["token", 5, [5], None, {"token": 1}], "version": [*TEXTS, None], "rate": ["10", 10, (10, 60)],
-    "max_running": COUNTS, "nonsense": [1],
-}  # fmt: skip
+    "name": [*TEXTS, " "],
+    "timeout": [*SECONDS, 0],
+    "retry": ["5", 5, {"attempts": 3}, [1], Retry, True],
+    "redact": ["token", 5, [5], None, {"token": 1}],
+    "version": [*TEXTS, None],
+    "rate": ["10", 10, (10, 60)],
+    "max_running": COUNTS,
+    "nonsense": [1],
+}
 WRONG: list[tuple[Callable[..., object], dict[str, list[Any]]]] = [
     (an_agent, {**AGENTS, "state": ["text", 5, dict, {"a": 1}], "nonsense": [1], "body": [plain]}),
     (a_loop, {**AGENTS, "max_iterations": COUNTS}),
     (a_step, {**CALLS, "check": [plain], "risk": ["read"]}),
-    (a_tool, {
-        **CALLS, "risk": ["dangerous", 5, ["read"], None], "check": ["text", 5, True, [plain]],
-        "undo": ["text", 5, True, [plain]], "key_ttl": SECONDS, "on_doubt": ["ask", 5, None, ["retry"], asynchronous],
-    }),
-    (a_model, {
-        "name": [*TEXTS, "", None], "model": ["gpt", None, ScriptedModel], "instructions": [5, ["text"], None],
-        "tools": ["text", 5, None, plain], "approve": LISTS, "continues": [5, [5]],
-        "approval_ttl": SECONDS, "on_reject": [5, ["tell"], "text"], "budget": ["5", {"max_steps": 1}],
-        "deadline": SECONDS, "on_failure": [5, ["undo"]], "retry": ["5", 5, None], "version": TEXTS,
-        "on_text": ["text", 5, asynchronous], "counter": [5, "text"], "max_turns": COUNTS, "keep_last": COUNTS,
-        "max_context_tokens": COUNTS, "max_observation_chars": COUNTS, "max_running": COUNTS, "checkpoint": ["every", 5],
-    }),
-    (Retry, {
-        "attempts": COUNTS, "initial": SECONDS, "max_delay": SECONDS, "factor": ["2", 0, -1, math.nan, math.inf, True, [2]],
-        "jitter": ["0.1", -1, math.nan, 2, [1], True], "retry_on": ["ValueError", [ValueError], ValueError, (5,), None],
-        "give_up_on": ["ValueError", [ValueError], ValueError, (5,), None],
-    }),
+    (
+        a_tool,
+        {
+            **CALLS,
+            "risk": ["dangerous", 5, ["read"], None],
+            "check": ["text", 5, True, [plain]],
+            "undo": ["text", 5, True, [plain]],
+            "key_ttl": SECONDS,
+            "on_doubt": ["ask", 5, None, ["retry"], asynchronous],
+        },
+    ),
+    (
+        a_model,
+        {
+            "name": [*TEXTS, "", None],
+            "model": ["gpt", None, ScriptedModel],
+            "instructions": [5, ["text"], None],
+            "tools": ["text", 5, None, plain],
+            "approve": LISTS,
+            "continues": [5, [5]],
+            "approval_ttl": SECONDS,
+            "on_reject": [5, ["tell"], "text"],
+            "budget": ["5", {"max_steps": 1}],
+            "deadline": SECONDS,
+            "on_failure": [5, ["undo"]],
+            "retry": ["5", 5, None],
+            "version": TEXTS,
+            "on_text": ["text", 5, asynchronous],
+            "counter": [5, "text"],
+            "max_turns": COUNTS,
+            "keep_last": COUNTS,
+            "max_context_tokens": COUNTS,
+            "max_observation_chars": COUNTS,
+            "max_running": COUNTS,
+            "checkpoint": ["every", 5],
+        },
+    ),
+    (
+        Retry,
+        {
+            "attempts": COUNTS,
+            "initial": SECONDS,
+            "max_delay": SECONDS,
+            "factor": ["2", 0, -1, math.nan, math.inf, True, [2]],
+            "jitter": ["0.1", -1, math.nan, 2, [1], True],
+            "retry_on": ["ValueError", [ValueError], ValueError, (5,), None],
+            "give_up_on": ["ValueError", [ValueError], ValueError, (5,), None],
+        },
+    ),
     (Budget, {name: ["5", -1, math.nan, math.inf, True, [5]] for name in Budget.__struct_fields__}),
     (a_rate, {"count": COUNTS, "per": [*SECONDS, 0], "name": TEXTS}),
-    (Checkpoint, {"strategy": [5, "text", ["every_step"]], "max_count": COUNTS, "max_age": SECONDS}),
-]  # fmt: skip
+    (
+        Checkpoint,
+        {"strategy": [5, "text", ["every_step"]], "max_count": COUNTS, "max_age": SECONDS},
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +184,7 @@ def test_a_wrong_option_is_refused_by_its_name(
         (an_agent, {"aprove": ()}, "@agent has no option aprove=; it takes name, stages,"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
-)  # fmt: skip
+)
 def test_the_error_shows_what_to_write(
     declare: Callable[..., object], options: dict[str, Any], said: str
 ) -> None:
@@ -162,7 +209,10 @@ def test_input_of_another_type_is_refused_before_there_is_a_run(home: Any) -> No
         return order.item
 
     hf = home.open(buy)
-    for given in ({"order": {"item": "tea", "count": "two"}}, {"order": Order("tea", 2), "express": "yes"}):  # fmt: skip
+    for given in (
+        {"order": {"item": "tea", "count": "two"}},
+        {"order": Order("tea", 2), "express": "yes"},
+    ):
         for begin in (hf.run, hf.start):
             with pytest.raises(
                 InvalidInput, match=r"agent buy was given wrong input: at \$\."

@@ -684,8 +684,11 @@ PROGRAM = textwrap.dedent(
 def run_with_hash_seed(path: Path, run_id: str, seed: int) -> str:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path), run_id],
-        capture_output=True, text=True, timeout=240, env={"PYTHONHASHSEED": str(seed), "PATH": ""},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={"PYTHONHASHSEED": str(seed), "PATH": ""},
+    )
     assert not done.stderr, done.stderr
     return done.stdout.strip()
 
@@ -758,10 +761,17 @@ def families() -> dict[str, tuple[Any, Any, Any]]:
         return f"child: {await called['child']()}"
 
     return {
-        "sync": (parent, lambda new: called.update(child=changed if new else child), (child, changed)),
-        "async": (parent_async, lambda new: called.update(child=changed_async if new else child_async),
-                  (child_async, changed_async)),
-    }  # fmt: skip
+        "sync": (
+            parent,
+            lambda new: called.update(child=changed if new else child),
+            (child, changed),
+        ),
+        "async": (
+            parent_async,
+            lambda new: called.update(child=changed_async if new else child_async),
+            (child_async, changed_async),
+        ),
+    }
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -263,7 +263,11 @@ def test_the_tools_of_a_child_run_are_mocked_too(place: Place) -> None:
 
     with pytest.raises(NotMocked, match="look_up has no mock"):
         hf.fork("r", step=1, mocks={})
-    mocks = {"look_up": {"returns": "much"}, "charge": {"returns": {"id": "x"}}, "send": {"returns": "m-9"}}  # fmt: skip
+    mocks = {
+        "look_up": {"returns": "much"},
+        "charge": {"returns": {"id": "x"}},
+        "send": {"returns": "m-9"},
+    }
     assert hf.fork("r", step=1, mocks=mocks).result == "m-9"
     assert executed == ["price"]
     assert {row.id for row in hf.runs()} == {"r", "r~1"}
@@ -287,7 +291,9 @@ def test_a_step_of_a_loop(place: Place) -> None:
 
 def test_a_model_without_a_mock_is_refused_and_not_contacted(place: Place) -> None:
     place.open().run(LLMAgent("writer", model=ScriptedModel("a poem")), id="r", goal="write")
-    real = LLMAgent("writer", model=OpenAIModel("some-model", api_key="none", base_url="http://127.0.0.1:9"))  # fmt: skip
+    real = LLMAgent(
+        "writer", model=OpenAIModel("some-model", api_key="none", base_url="http://127.0.0.1:9")
+    )
     hf = place.open(real)
 
     with pytest.raises(NotMocked, match="model has no mock"):

@@ -513,11 +513,20 @@ def test_an_async_agent_asks_again_in_a_fork_next_to_a_task_whose_call_it_inheri
 @pytest.mark.parametrize(
     ("recorded", "own", "expected"),
     [
-        ("r", "r~2", True), ("r~2", "r", False), ("rr", "r~2r~2", True), ("r~2", "r~2", True),
-        ("xrx", "xr~2x", True), ("xrx", "xr~2y", False), ("", "", True), ("", "r~2", False),
-        ("far", "far", True), ("far", "fa", False), ("a-r", "b-r~2", False), ("r-q", "r~2-r~2", True),
+        ("r", "r~2", True),
+        ("r~2", "r", False),
+        ("rr", "r~2r~2", True),
+        ("r~2", "r~2", True),
+        ("xrx", "xr~2x", True),
+        ("xrx", "xr~2y", False),
+        ("", "", True),
+        ("", "r~2", False),
+        ("far", "far", True),
+        ("far", "fa", False),
+        ("a-r", "b-r~2", False),
+        ("r-q", "r~2-r~2", True),
     ],
-)  # fmt: skip
+)
 def test_texts_are_the_same_if_they_differ_only_in_an_ancestors_id(
     recorded: str, own: str, expected: bool
 ) -> None:
@@ -532,10 +541,20 @@ def test_values_are_the_same_only_if_their_types_are() -> None:
     assert not any(
         same(a, b)
         for a, b in [
-            (1, 2), (1, "1"), ("1", 1), (True, 1), (1, 1.0), ([], {}), ({}, []), (["1"], ["2", "2"]),
-            ({"1": 1}, {"2": 2}), ({"a": "1"}, {"b": "2"}), (None, 0), (other, "1"),
+            (1, 2),
+            (1, "1"),
+            ("1", 1),
+            (True, 1),
+            (1, 1.0),
+            ([], {}),
+            ({}, []),
+            (["1"], ["2", "2"]),
+            ({"1": 1}, {"2": 2}),
+            ({"a": "1"}, {"b": "2"}),
+            (None, 0),
+            (other, "1"),
         ]
-    )  # fmt: skip
+    )
 
 
 def test_a_digest_is_found_if_the_id_is_a_word_or_if_it_is_everywhere() -> None:
@@ -543,8 +562,10 @@ def test_a_digest_is_found_if_the_id_is_a_word_or_if_it_is_everywhere() -> None:
 
     lineage = ForkAncestry("f", ("q", "r"), 5)
     for recorded, own in (
-        ("run r is far off", "run f is far off"), ("job7r", "job7f"), ({"q": ["q"]}, {"f": ["f"]}),
-    ):  # fmt: skip
+        ("run r is far off", "run f is far off"),
+        ("job7r", "job7f"),
+        ({"q": ["q"]}, {"f": ["f"]}),
+    ):
         wanted = digest(canonical(recorded))
         assert wanted in set(lineage.possible_digests(canonical(own)))
     assert not list(lineage.possible_digests(b'"nothing"'))

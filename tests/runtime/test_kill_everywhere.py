@@ -25,9 +25,13 @@ def explore(slim: Slim, record_property: Count) -> Explore:
     def explored(scenario: Scenario, url: object, *, pairs: bool, stride: int) -> int:
         found = int(
             slim.call(
-                "support.slim_scenarios:explored", scenario=scenario.name, url=str(url), pairs=pairs, stride=stride
+                "support.slim_scenarios:explored",
+                scenario=scenario.name,
+                url=str(url),
+                pairs=pairs,
+                stride=stride,
             )
-        )  # fmt: skip
+        )
         record_property("kill schedules", found)
         return found
 

@@ -231,10 +231,13 @@ def test_tokens_and_cost_count_as_the_provider_reports_them(home: Any) -> None:
     assert hf.get("r").usage == Usage(120, 60, 0.5)
 
 
-@pytest.mark.parametrize(("budget", "says"), [
-    (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 are used"),
-    (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 are used"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (Budget(max_llm_tokens=100), "max_llm_tokens is 100, and 180 are used"),
+        (Budget(max_cost_usd=0.3), "max_cost_usd is 0.3, and 0.5 are used"),
+    ],
+)
 def test_no_call_begins_when_tokens_or_money_are_used_up(
     home: Any, budget: Budget, says: str
 ) -> None:
@@ -307,8 +310,16 @@ def test_max_wall_time_ends_a_waiting_run(home: Any, clock: Any) -> None:
     assert hf.handle("r").status == "failed"
 
 
-@pytest.mark.parametrize("bad", [{"max_steps": -1}, {"max_cost_usd": float("nan")}, {"max_llm_tokens": "9"},
-                                 {"max_wall_time": float("inf")}, {"max_steps": True}])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"max_steps": -1},
+        {"max_cost_usd": float("nan")},
+        {"max_llm_tokens": "9"},
+        {"max_wall_time": float("inf")},
+        {"max_steps": True},
+    ],
+)
 def test_a_budget_that_makes_no_sense_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="Budget"):
         Budget(**bad)

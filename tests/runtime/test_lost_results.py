@@ -165,8 +165,17 @@ class Tree:
     at: Path
 
 
-UNSTORABLE = [socket.socket, io.BytesIO, Connection, Login, list[Connection], Connection | None, dict[str, Login],
-              Iterator[int], Callable[[], int]]  # fmt: skip
+UNSTORABLE = [
+    socket.socket,
+    io.BytesIO,
+    Connection,
+    Login,
+    list[Connection],
+    Connection | None,
+    dict[str, Login],
+    Iterator[int],
+    Callable[[], int],
+]
 
 
 @pytest.mark.parametrize("declare", [tool, step, tool(risk="read")])

@@ -213,8 +213,13 @@ def test_of_racing_decisions_one_wins_and_the_others_get_an_error(home: Any) -> 
         start = threading.Barrier(people)
         stores = [home.open() for _ in range(2)]
 
-        def decide(n: int, run_id: str = run_id, start: Any = start, outcomes: Any = outcomes,
-                   stores: Any = stores) -> None:  # fmt: skip
+        def decide(
+            n: int,
+            run_id: str = run_id,
+            start: Any = start,
+            outcomes: Any = outcomes,
+            stores: Any = stores,
+        ) -> None:
             start.wait()
             mine = stores[n % 2]
             try:

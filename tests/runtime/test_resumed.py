@@ -144,8 +144,13 @@ def test_what_was_done_after_the_failure_is_not_done_again(home: Any, world: Wor
 
     assert home.open(main).resume("r") == ["paid 1", "paid 2", "paid 3", "paid 4"]
     assert sorted(world.happened) == [
-        "notify 2 down", "notify 4 down", "pay 1", "pay 2", "pay 3", "pay 4",
-    ]  # fmt: skip
+        "notify 2 down",
+        "notify 4 down",
+        "pay 1",
+        "pay 2",
+        "pay 3",
+        "pay 4",
+    ]
 
 
 def test_code_that_ends_earlier_than_its_failure_path_ends(home: Any, world: World) -> None:
@@ -189,8 +194,13 @@ def test_a_new_path_may_wait_where_the_old_one_called(home: Any, world: World) -
 
 @pytest.mark.parametrize(
     "point",
-    ["before pay", "before commit call_started", "after commit call_started", "after commit call_succeeded"],
-)  # fmt: skip
+    [
+        "before pay",
+        "before commit call_started",
+        "after commit call_started",
+        "after commit call_succeeded",
+    ],
+)
 def test_a_crash_on_the_new_path_finds_it_again(home: Any, world: World, point: str) -> None:
     main = failed_and_repaired(home, world)
     home.crash_in(lambda hf: hf.resume("r"), main, at=point)

@@ -299,8 +299,13 @@ def test_a_wait_is_the_same_for_the_same_seed_and_bounded_by_its_jitter(
 
 @given(retries, st.integers(1, 100))
 def test_without_jitter_waits_never_shrink(retry: Retry, attempt: int) -> None:
-    plain = Retry(attempts=retry.attempts, initial=retry.initial, factor=retry.factor,
-                  max_delay=retry.max_delay, jitter=0)  # fmt: skip
+    plain = Retry(
+        attempts=retry.attempts,
+        initial=retry.initial,
+        factor=retry.factor,
+        max_delay=retry.max_delay,
+        jitter=0,
+    )
 
     assert plain.delay_us(attempt, "") <= plain.delay_us(attempt + 1, "")
     assert plain.delay_us(attempt, "") <= retry.delay_us(attempt, "seed") + 1
@@ -324,12 +329,22 @@ def test_jitter_spreads_runs_apart() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"attempts": 0}, {"attempts": -1}, {"attempts": 1.5}, {"attempts": 10**6},
-        {"initial": -1}, {"initial": float("nan")}, {"initial": float("inf")},
-        {"factor": 0.5}, {"factor": float("nan")}, {"max_delay": -1}, {"max_delay": 1e12},
-        {"jitter": -0.1}, {"jitter": 2}, {"jitter": float("nan")},
+        {"attempts": 0},
+        {"attempts": -1},
+        {"attempts": 1.5},
+        {"attempts": 10**6},
+        {"initial": -1},
+        {"initial": float("nan")},
+        {"initial": float("inf")},
+        {"factor": 0.5},
+        {"factor": float("nan")},
+        {"max_delay": -1},
+        {"max_delay": 1e12},
+        {"jitter": -0.1},
+        {"jitter": 2},
+        {"jitter": float("nan")},
     ],
-)  # fmt: skip
+)
 def test_a_retry_that_makes_no_sense_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="Retry"):
         Retry(**bad)

@@ -211,9 +211,13 @@ def test_what_is_read_from_state_cannot_be_changed_in_place(home: Any) -> None:
         run.state.rows = [{"a": [1]}]
         rows = run.state.rows
         for change in (
-            lambda: rows.append(1), lambda: rows[0].update(b=1), lambda: rows[0]["a"].append(2),
-            lambda: rows.__setitem__(0, 1), lambda: run.state.all().clear(), rows.sort,
-        ):  # fmt: skip
+            lambda: rows.append(1),
+            lambda: rows[0].update(b=1),
+            lambda: rows[0]["a"].append(2),
+            lambda: rows.__setitem__(0, 1),
+            lambda: run.state.all().clear(),
+            rows.sort,
+        ):
             with pytest.raises(TypeError, match="cannot be changed in place") as refused:
                 change()
             said.append(str(refused.value))
@@ -432,8 +436,10 @@ def test_stages_are_declared_and_an_undeclared_one_lists_them(home: Any) -> None
     assert hf.run(main, id="r") == "sending"
     state = hf.get("r")
     assert (state.stage, state.stage_history, state.stages) == (
-        "sending", ("drafting", "sending"), ("drafting", "sending"),
-    )  # fmt: skip
+        "sending",
+        ("drafting", "sending"),
+        ("drafting", "sending"),
+    )
 
 
 def test_a_plan_shows_the_progress_of_the_run(home: Any) -> None:
@@ -450,8 +456,10 @@ def test_a_plan_shows_the_progress_of_the_run(home: Any) -> None:
     waits(hf, main)
     waits(home.open(), main)
     assert [(s.name, s.status) for s in hf.get("r").plan] == [
-        ("collect", "done"), ("write", "doing"), ("send", "pending"),
-    ]  # fmt: skip
+        ("collect", "done"),
+        ("write", "doing"),
+        ("send", "pending"),
+    ]
     hf.signal("r", "go")
 
     assert hf.run(main, id="r") == [["collect", "done"], ["write", "done"], ["send", "pending"]]
@@ -488,8 +496,11 @@ def test_a_decision_is_recorded_with_its_reason_and_the_same_on_replay(home: Any
     assert hf.run(main, id="r") == "refund"
     (decision,) = hf.get("r").decisions
     assert (decision.name, decision.choice, decision.why, decision.options) == (
-        "route", "refund", "small amount", ("refund", "call a human"),
-    )  # fmt: skip
+        "route",
+        "refund",
+        "small amount",
+        ("refund", "call a human"),
+    )
 
 
 def test_two_decisions_of_one_name_are_two_in_order(home: Any) -> None:
@@ -620,13 +631,24 @@ def test_values_bigger_than_an_event_go_everywhere_unnoticed(home: Any) -> None:
         got = run.wait_for("go")
         answer = run.ask("big?")
         message = run.messages.all()[0]
-        seen.append([
-            grown == BIG + "!", sent == {"echo": grown, "n": len(grown)}, run.state.big == grown,
-            run.state.rows == [grown, 1], run.state.list == [grown, "small"],
-            run.state.all()["big"] == grown, message.content == grown, message.metadata == {"raw": grown},
-            run.facts[0].value == grown, run.notes["big"] == grown, chosen == grown,
-            got == [grown], answer == grown, run.format("{state.big}") == grown,
-        ])  # fmt: skip
+        seen.append(
+            [
+                grown == BIG + "!",
+                sent == {"echo": grown, "n": len(grown)},
+                run.state.big == grown,
+                run.state.rows == [grown, 1],
+                run.state.list == [grown, "small"],
+                run.state.all()["big"] == grown,
+                message.content == grown,
+                message.metadata == {"raw": grown},
+                run.facts[0].value == grown,
+                run.notes["big"] == grown,
+                chosen == grown,
+                got == [grown],
+                answer == grown,
+                run.format("{state.big}") == grown,
+            ]
+        )
         run.wait_for("end")
         return {"all": grown}
 

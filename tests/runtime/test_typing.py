@@ -28,11 +28,24 @@ def expected_errors() -> set[int]:
 def test_mypy_in_strict_mode_refuses_what_must_be_refused_and_nothing_else(tmp_path: Path) -> None:
     done = subprocess.run(
         [
-            sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file", "",
-            "--cache-dir", str(tmp_path / "cache"), "--follow-imports", "silent", str(API),
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            "--config-file",
+            "",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            "--follow-imports",
+            "silent",
+            str(API),
         ],
-        capture_output=True, text=True, env={"MYPYPATH": str(ROOT / "src"), "PATH": ""}, cwd=tmp_path,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={"MYPYPATH": str(ROOT / "src"), "PATH": ""},
+        cwd=tmp_path,
+    )
     refused = {int(n) for n in re.findall(r"api\.py:(\d+): error", done.stdout)}
 
     assert expected_errors() == refused, done.stdout + done.stderr

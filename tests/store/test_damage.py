@@ -175,8 +175,13 @@ def test_verify_doctor_and_export_report_a_damaged_blob_with_its_event(
 
     verdict = hf.verify("r")
 
-    kinds = {"result": "run_completed", "artifact": "artifact_saved", "step": "call_succeeded",
-             "message": "message_added", "input": "run_created"}  # fmt: skip
+    kinds = {
+        "result": "run_completed",
+        "artifact": "artifact_saved",
+        "step": "call_succeeded",
+        "message": "message_added",
+        "input": "run_created",
+    }
     seq = next(record.seq for record, _ in hf.events("r") if record.kind == kinds[where])
     assert not verdict.ok
     assert f"'r' is damaged at event {seq}" in verdict.problem
@@ -304,8 +309,10 @@ def test_a_log_that_lost_its_end_is_reported(opened: Opened) -> None:
         last = hf.events(run_id)[-1][0].seq
         opened.change(
             "DELETE FROM holdfast.events WHERE seq = :seq AND "
-            "run = (SELECT key FROM holdfast.runs WHERE id = :id)", seq=last, id=run_id,
-        )  # fmt: skip
+            "run = (SELECT key FROM holdfast.runs WHERE id = :id)",
+            seq=last,
+            id=run_id,
+        )
         assert not hf.verify(run_id).ok
         with pytest.raises(LogDamaged, match=f"{run_id!r} is damaged at event {last}"):
             hf.get(run_id)

@@ -104,17 +104,33 @@ class Run:
 
     def told(self) -> tuple[Any, ...]:
         return (
-            self.id, self.agent, self.digest, self.priority, self.status, self.due_at, self.epoch,
-            self.owner, self.claims, self.waiting_for,
-        )  # fmt: skip
+            self.id,
+            self.agent,
+            self.digest,
+            self.priority,
+            self.status,
+            self.due_at,
+            self.epoch,
+            self.owner,
+            self.claims,
+            self.waiting_for,
+        )
 
 
 def told(row: RunRow) -> tuple[Any, ...]:
     """What a row says, in the model's order."""
     return (
-        row.id, row.agent, row.input_digest, row.priority, row.status, row.due_at, row.epoch,
-        row.owner, row.claims, row.waiting_for,
-    )  # fmt: skip
+        row.id,
+        row.agent,
+        row.input_digest,
+        row.priority,
+        row.status,
+        row.due_at,
+        row.epoch,
+        row.owner,
+        row.claims,
+        row.waiting_for,
+    )
 
 
 # -- the machine -------------------------------------------------------------------------------
@@ -163,8 +179,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- one caller ----------------------------------------------------------------------------
 
-    @rule(run_id=ids, agent=agents, digest=st.sampled_from("12"), worker=st.sampled_from(("", "w")),
-          priority=st.integers(-1, 1), count=st.integers(1, 3))  # fmt: skip
+    @rule(
+        run_id=ids,
+        agent=agents,
+        digest=st.sampled_from("12"),
+        worker=st.sampled_from(("", "w")),
+        priority=st.integers(-1, 1),
+        count=st.integers(1, 3),
+    )
     def create(
         self, run_id: str, agent: str, digest: str, worker: str, priority: int, count: int
     ) -> None:
@@ -180,10 +202,18 @@ class StoreMachine(RuleBasedStateMachine):
         if known is None:
             row, created = create()
             self.runs[run_id] = Run(
-                run_id, agent, digest, priority, "running" if worker else "pending",
-                now + LEASE_US if worker else now, 1 if worker else 0, worker, 1 if worker else 0,
-                count - 1 if worker else -1, records,
-            )  # fmt: skip
+                run_id,
+                agent,
+                digest,
+                priority,
+                "running" if worker else "pending",
+                now + LEASE_US if worker else now,
+                1 if worker else 0,
+                worker,
+                1 if worker else 0,
+                count - 1 if worker else -1,
+                records,
+            )
             assert created
             assert self.runs[run_id].told() == told(row)
         elif (known.agent, known.digest) == (agent, digest):
@@ -206,9 +236,18 @@ class StoreMachine(RuleBasedStateMachine):
         wakes=st.lists(ids, max_size=2, unique=True),
     )
     def append(
-        self, run_id: str, count: int, epoch: str, off_by: int, key: str, blob: tuple[Blob, ...],
-        status: str | None, due_in: int | None, wake: bool, wakes: list[str],
-    ) -> None:  # fmt: skip
+        self,
+        run_id: str,
+        count: int,
+        epoch: str,
+        off_by: int,
+        key: str,
+        blob: tuple[Blob, ...],
+        status: str | None,
+        due_in: int | None,
+        wake: bool,
+        wakes: list[str],
+    ) -> None:
         now = self.clock.now()
         run = self.runs.get(run_id)
         head = run.head if run else origin(run_id)
@@ -346,8 +385,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.keys.get(key) == self.store.find_key(key)
         assert (run is not None) == self.store.wait(run_id, after=-1, timeout=0)
 
-    @rule(status=st.sampled_from(("", "running", *STATUSES)), agent=st.sampled_from(("", "x", "y")),
-          limit=st.integers(1, 3))  # fmt: skip
+    @rule(
+        status=st.sampled_from(("", "running", *STATUSES)),
+        agent=st.sampled_from(("", "x", "y")),
+        limit=st.integers(1, 3),
+    )
     def list_pages(self, status: str, agent: str, limit: int) -> None:
         found: list[str] = []
         cursor = None

@@ -196,14 +196,30 @@ def test_postgresql_scans_no_big_table_in_any_statement(
 
 
 AFTER_TROUBLE = {
-    "append", "claimed_by", "released", "stored_hashes", "positions", "raise_epochs", "set_aside",
-}  # fmt: skip
+    "append",
+    "claimed_by",
+    "released",
+    "stored_hashes",
+    "positions",
+    "raise_epochs",
+    "set_aside",
+}
 """By run id, asked when an answer was lost or the server went back in time; and the append itself, which is
 a function: the scans that were counted tell of it."""
 OUT_OF_SCOPE = {
-    "settings", "in_recovery", "schema_there", "schema_tables", "schema_steps", "schema_lock",
-    "schema_create", "schema_begin", "schema_step", "may_write", "notify", "lock_names",
-}  # fmt: skip
+    "settings",
+    "in_recovery",
+    "schema_there",
+    "schema_tables",
+    "schema_steps",
+    "schema_lock",
+    "schema_create",
+    "schema_begin",
+    "schema_step",
+    "may_write",
+    "notify",
+    "lock_names",
+}
 """What is asked when a store is opened or examined, or touches no table."""
 
 

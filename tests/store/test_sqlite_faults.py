@@ -108,10 +108,22 @@ def injected(path: Path, acks: Path, fault: str, *options: str) -> dict[str, str
     """Run a workload whose system calls fail as told; what it met, and what the next write gave."""
     acks.touch()
     done = subprocess.run(
-        [str(STRACE), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={fault.partition(':')[0]}",
-         "-e", f"inject={fault}", *workload.command(path, acks, "--steps", "12", *options)],
-        env=workload.environment(), capture_output=True, check=True,
-    )  # fmt: skip
+        [
+            str(STRACE),
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            f"trace={fault.partition(':')[0]}",
+            "-e",
+            f"inject={fault}",
+            *workload.command(path, acks, "--steps", "12", *options),
+        ],
+        env=workload.environment(),
+        capture_output=True,
+        check=True,
+    )
     said: dict[str, str] = json.loads(done.stdout)
     return said
 

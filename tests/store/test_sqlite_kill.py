@@ -95,11 +95,21 @@ def test_a_kill_inside_a_system_call_loses_nothing_acked(
         path, acks = memory / f"{number}.db", memory / f"{number}-acks"
         acks.touch()
         done = subprocess.run(
-            [str(STRACE), "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}",
-             "-e", f"inject={call}:signal=KILL:when={number}",
-             *workload.command(path, acks, "--steps", "12")],
-            env=workload.environment(), capture_output=True,
-        )  # fmt: skip
+            [
+                str(STRACE),
+                "-f",
+                "-qq",
+                "-o",
+                "/dev/null",
+                "-e",
+                f"trace={call}",
+                "-e",
+                f"inject={call}:signal=KILL:when={number}",
+                *workload.command(path, acks, "--steps", "12"),
+            ],
+            env=workload.environment(),
+            capture_output=True,
+        )
         killed += done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
         check_acks(path, acks)
 

@@ -142,9 +142,10 @@ def test_a_failed_sync_would_lose_events_if_the_log_were_not_settled_at_open(mem
 def long_trace(memory: Path) -> list[Op]:
     options = ["--autocheckpoint", "120"]
     return trace(
-        memory, "long",
+        memory,
+        "long",
         [([*options, "--steps", "24", "--first", str(first)], "") for first in range(0, 96, 24)],
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.nightly

@@ -91,8 +91,16 @@ def replace_by_an_empty_file(path: Path) -> None:
     path.with_name("empty").replace(path)
 
 
-ALL = [delete, delete_the_database, delete_the_log, delete_the_index, rename, rename_folder, replace,
-       replace_by_an_empty_file]  # fmt: skip
+ALL = [
+    delete,
+    delete_the_database,
+    delete_the_log,
+    delete_the_index,
+    rename,
+    rename_folder,
+    replace,
+    replace_by_an_empty_file,
+]
 
 
 @pytest.mark.parametrize("harm", ALL, ids=lambda harm: harm.__name__)

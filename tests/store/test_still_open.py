@@ -41,20 +41,36 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunCompleted, result=st.just(inline(1))),
     st.builds(e.CancelRequested),
     st.builds(
-        lambda at, **rest: e.CallStarted(**step_of(at), **rest), AT, **RECEIPTS, key=KEYS, digest=KEYS,
-        effect=st.sampled_from(["once", "keyed"]), args=st.just(inline({})),
+        lambda at, **rest: e.CallStarted(**step_of(at), **rest),
+        AT,
+        **RECEIPTS,
+        key=KEYS,
+        digest=KEYS,
+        effect=st.sampled_from(["once", "keyed"]),
+        args=st.just(inline({})),
     ),
-    st.builds(lambda at, **rest: e.CallSucceeded(**step_of(at), **rest), AT, **RECEIPTS, result=st.just(inline(1))),
     st.builds(
-        lambda at, **rest: e.CallFailure(**step_of(at), **rest), AT, **RECEIPTS, error=st.just(ErrorInfo("OSError", "no")),
+        lambda at, **rest: e.CallSucceeded(**step_of(at), **rest),
+        AT,
+        **RECEIPTS,
+        result=st.just(inline(1)),
+    ),
+    st.builds(
+        lambda at, **rest: e.CallFailure(**step_of(at), **rest),
+        AT,
+        **RECEIPTS,
+        error=st.just(ErrorInfo("OSError", "no")),
         retry_at=st.none() | st.just(99),
     ),
     st.builds(lambda at: e.CallDoubted(**step_of(at), name="send"), AT),
     st.builds(
-        lambda at, how: e.CallResolved(**step_of(at), name="send", how=how), AT,
+        lambda at, how: e.CallResolved(**step_of(at), name="send", how=how),
+        AT,
         st.sampled_from(["done", "failed", "retry"]),
     ),
-    st.builds(e.WaitBegan, **PLACES, wait=st.sampled_from(["timer", "approval", "answer"]), name=KEYS),
+    st.builds(
+        e.WaitBegan, **PLACES, wait=st.sampled_from(["timer", "approval", "answer"]), name=KEYS
+    ),
     st.builds(e.WaitEnded, **PLACES, wait=st.just("approval"), outcome=KEYS),
     st.builds(e.ApprovalDecided, **PLACES, approved=st.booleans()),
     st.builds(e.AnswerGiven, **PLACES, value=st.just(inline(1))),
@@ -62,7 +78,7 @@ OPENING: st.SearchStrategy[Event] = st.one_of(
     st.builds(e.RunFailure, error=st.just(ErrorInfo("OSError", "no"))),
     st.builds(e.RunReopened),
     st.builds(e.StateChanged, op=st.just("set"), key=KEYS, value=st.just(inline(1))),
-)  # fmt: skip
+)
 LOGS = st.lists(st.tuples(OPENING, st.integers(0, 1)), min_size=15, max_size=40)
 
 

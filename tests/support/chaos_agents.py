@@ -33,7 +33,7 @@ from support.scenarios import (
     tasks,
     threads,
     undoing,
-)  # fmt: skip
+)
 from support.waiting import go_through
 
 LEDGER = "HOLDFAST_TEST_LEDGER"
@@ -180,6 +180,23 @@ def marked(run: Run, steps: int, door: str) -> int:
 
 
 __all__ = [
-    "asking", "blocking", "cancelled", "careful", "chained", "crunching", "forgiving", "gated", "hogged",
-    "improvising", "inner", "marked", "outer", "retrying", "sleeper", "spending", "tasks", "threads", "undoing",
-]  # fmt: skip
+    "asking",
+    "blocking",
+    "cancelled",
+    "careful",
+    "chained",
+    "crunching",
+    "forgiving",
+    "gated",
+    "hogged",
+    "improvising",
+    "inner",
+    "marked",
+    "outer",
+    "retrying",
+    "sleeper",
+    "spending",
+    "tasks",
+    "threads",
+    "undoing",
+]

@@ -69,9 +69,18 @@ class Fleet:
         environment: Callable[[int], dict[str, str]] | None = None,
     ) -> None:
         self._command = [
-            sys.executable, "-m", "holdfast.cli", "worker", str(AGENTS), "--url", url,
-            "--lease", str(lease_seconds), "--concurrency", str(concurrency),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "worker",
+            str(AGENTS),
+            "--url",
+            url,
+            "--lease",
+            str(lease_seconds),
+            "--concurrency",
+            str(concurrency),
+        ]
         paths = [entry for entry in sys.path if entry]
         self._environment = {
             **os.environ,
@@ -105,9 +114,13 @@ class Fleet:
         path = self._folder / f"worker-{next(self._spawned)}.log"
         with path.open("ab") as log:
             process = subprocess.Popen(
-                self._command, env={**self._environment, **self._extra(place)},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                self._command,
+                env={**self._environment, **self._extra(place)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         return Member(process, path)
 
     def kill(self, place: int) -> None:
@@ -184,19 +197,34 @@ def tasks(sleep_seconds: float) -> tuple[Task, ...]:
     return (
         Task("chain", a.chained, {"name": "sam"}, result={"sent": ["send", "send"], "tries": 1}),
         Task("careful", a.careful, {"amount": 5}, result=["notes of a", "pay", "notes of b"]),
-        Task("threads", a.threads, {"names": ["a", "b"]},
-             result=[["notes of a", "send"], ["notes of b", "send"], "notes of after"]),
-        Task("tasks", a.tasks, {"names": ["a", "b"]},
-             result=[["notes of a", "send_async"], ["notes of b", "send_async"], "notes of after"]),
+        Task(
+            "threads",
+            a.threads,
+            {"names": ["a", "b"]},
+            result=[["notes of a", "send"], ["notes of b", "send"], "notes of after"],
+        ),
+        Task(
+            "tasks",
+            a.tasks,
+            {"names": ["a", "b"]},
+            result=[["notes of a", "send_async"], ["notes of b", "send_async"], "notes of after"],
+        ),
         Task("retrying", a.retrying, {"name": "sam"}, result="flaky"),
         Task("gated", a.gated, {"name": "sam"}, result="send"),
-        Task("sleeper", a.sleeper, {"name": "sam", "seconds": sleep_seconds}, result=[{"n": 3}, "send"]),
-        Task("child", a.outer, {"name": "sam"}, result=[["notes of sam", "send"], "notes of outer"]),
+        Task(
+            "sleeper",
+            a.sleeper,
+            {"name": "sam", "seconds": sleep_seconds},
+            result=[{"n": 3}, "send"],
+        ),
+        Task(
+            "child", a.outer, {"name": "sam"}, result=[["notes of sam", "send"], "notes of outer"]
+        ),
         Task("undoing", a.undoing, {"rooms": ["a", "b"]}, final="failed"),
         Task("cancelled", a.cancelled, {"rooms": ["a", "b"]}, final="cancelled"),
         Task("improvising", a.improvising, {"text": "hello"}, check_result=False),
         Task("forgiving", a.forgiving, {"name": "sam"}, result=["PermissionError", "send"]),
-    )  # fmt: skip
+    )
 
 
 class People:
@@ -322,10 +350,14 @@ class Chaos:
             with (
                 Holdfast(self._url) as hf,
                 Fleet(
-                    self._url, self._ledger, self._folder, size=self._plan.workers,
-                    lease_seconds=self._plan.lease_seconds, dawdle_seconds=self._plan.dawdle_seconds,
+                    self._url,
+                    self._ledger,
+                    self._folder,
+                    size=self._plan.workers,
+                    lease_seconds=self._plan.lease_seconds,
+                    dawdle_seconds=self._plan.dawdle_seconds,
                 ) as fleet,
-            ):  # fmt: skip
+            ):
                 people = People(hf, self._ledger)
                 with self._harming(fleet, began):
                     self._live_through(hf, fleet, people, began)

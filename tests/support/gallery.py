@@ -44,7 +44,16 @@ class Clock:
 class Writer:
     """One run's log, written event by event; `after` moves the time."""
 
-    def __init__(self, store: SQLiteStore, clock: Clock, run_id: str, agent: str, input: Any, ago: int, **more: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        store: SQLiteStore,
+        clock: Clock,
+        run_id: str,
+        agent: str,
+        input: Any,
+        ago: int,
+        **more: Any,
+    ) -> None:
         self.store, self.clock, self.id, self.agent = store, clock, run_id, agent
         self.real, self.time = clock.now, clock.now - ago
         self.epoch = 0
@@ -77,21 +86,67 @@ class Writer:
             )
         )
 
-    def begin(self, name: str, args: Any, *, effect: str = "keyed", attempt: int = 1, again: bool = False, branch: str = "", child: str = "", index: int | None = None) -> Writer:  # fmt: skip
+    def begin(
+        self,
+        name: str,
+        args: Any,
+        *,
+        effect: str = "keyed",
+        attempt: int = 1,
+        again: bool = False,
+        branch: str = "",
+        child: str = "",
+        index: int | None = None,
+    ) -> Writer:
         if not again:
             self.step += 1
             self.index += 1
         data = values.encode(args)
         digest = values.digest(data)
-        return self.add(e.CallStarted(index=self.index if index is None else index, step=self.step, name=name, effect=effect,
-            key=f"{self.id}:{self.step}:{name}:{digest[:8]}", digest=digest, args=Value(json=Raw(data)), attempt=attempt,
-            risk="external_action", branch=branch, child=child, undoable=name.startswith("book")))  # fmt: skip
+        return self.add(
+            e.CallStarted(
+                index=self.index if index is None else index,
+                step=self.step,
+                name=name,
+                effect=effect,
+                key=f"{self.id}:{self.step}:{name}:{digest[:8]}",
+                digest=digest,
+                args=Value(json=Raw(data)),
+                attempt=attempt,
+                risk="external_action",
+                branch=branch,
+                child=child,
+                undoable=name.startswith("book"),
+            )
+        )
 
-    def done(self, name: str, result: Any, us: float, *, attempt: int = 1, usage: Usage | None = None, args: Any = None, index: int | None = None, step: int | None = None, branch: str = "") -> Writer:  # fmt: skip
+    def done(
+        self,
+        name: str,
+        result: Any,
+        us: float,
+        *,
+        attempt: int = 1,
+        usage: Usage | None = None,
+        args: Any = None,
+        index: int | None = None,
+        step: int | None = None,
+        branch: str = "",
+    ) -> Writer:
         self.after(us)
-        return self.add(e.CallSucceeded(index=self.index if index is None else index, step=step or self.step, name=name,
-            result=value(result), duration_us=int(us), attempt=attempt, usage=usage, branch=branch,
-            args=None if args is None else value(args)))  # fmt: skip
+        return self.add(
+            e.CallSucceeded(
+                index=self.index if index is None else index,
+                step=step or self.step,
+                name=name,
+                result=value(result),
+                duration_us=int(us),
+                attempt=attempt,
+                usage=usage,
+                branch=branch,
+                args=None if args is None else value(args),
+            )
+        )
 
     def do(
         self, name: str, args: Any, result: Any, us: float, usage: Usage | None = None
@@ -112,9 +167,23 @@ class Writer:
         retry_in: int | None = None,
     ) -> Writer:
         self.after(us)
-        error = ErrorInfo(kind, text, traceback=f'Traceback (most recent call last):\n  File "agent.py", line 42, in {name}\n    return call("POST", path, body)\n{kind}: {text}')  # fmt: skip
+        error = ErrorInfo(
+            kind,
+            text,
+            traceback=f'Traceback (most recent call last):\n  File "agent.py", line 42, in {name}\n    return call("POST", path, body)\n{kind}: {text}',
+        )
         at = None if retry_in is None else self.time + retry_in
-        return self.add(e.CallFailure(index=self.index, step=self.step, name=name, error=error, attempt=attempt, retry_at=at, duration_us=int(us)))  # fmt: skip
+        return self.add(
+            e.CallFailure(
+                index=self.index,
+                step=self.step,
+                name=name,
+                error=error,
+                attempt=attempt,
+                retry_at=at,
+                duration_us=int(us),
+            )
+        )
 
     def save(
         self,
@@ -523,7 +592,9 @@ def research(make: Callable[..., Writer]) -> None:
 
 def _report(make: Callable[..., Writer], ago: int) -> None:
     """The child run of the research."""
-    w = make("research-battery~17", "write_report", {"for": "sensors"}, ago, parent="research-battery")  # fmt: skip
+    w = make(
+        "research-battery~17", "write_report", {"for": "sensors"}, ago, parent="research-battery"
+    )
     w.claim("w-4@build-9")
     w.do("outline", {"for": "sensors"}, {"parts": 4}, 6 * SECOND, Usage(2100, 240, 0.011))
     w.do("write", {"part": 1}, {"pages": 6}, 21 * SECOND, Usage(6100, 2900, 0.084))

@@ -260,12 +260,25 @@ def one_terminal_event(x: Evidence) -> None:
 
 
 ALL = (
-    log_is_gap_free_and_chained, acknowledged_is_durable, intent_comes_first, once_happens_once,
-    keyed_has_one_effect, no_false_certainty, doubt_blocks, one_receipt_each, epochs_never_fall,
-    fold_of_any_split_agrees, what_is_open_is_found_from_the_end, approvals_are_bound, signals_arrive_once,
-    timers_are_not_early, nothing_begins_after_cancel, undo_is_complete_and_in_reverse, nothing_is_stranded,
+    log_is_gap_free_and_chained,
+    acknowledged_is_durable,
+    intent_comes_first,
+    once_happens_once,
+    keyed_has_one_effect,
+    no_false_certainty,
+    doubt_blocks,
+    one_receipt_each,
+    epochs_never_fall,
+    fold_of_any_split_agrees,
+    what_is_open_is_found_from_the_end,
+    approvals_are_bound,
+    signals_arrive_once,
+    timers_are_not_early,
+    nothing_begins_after_cancel,
+    undo_is_complete_and_in_reverse,
+    nothing_is_stranded,
     one_terminal_event,
-)  # fmt: skip
+)
 
 
 def check_all(evidence: Evidence) -> int:

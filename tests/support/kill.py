@@ -288,9 +288,14 @@ def kill(
 
 
 def _judge(
-    scenario: Scenario, evidence: Evidence, last: Lived, reference: Lived | None, wanted: Any, kills: list[int],
+    scenario: Scenario,
+    evidence: Evidence,
+    last: Lived,
+    reference: Lived | None,
+    wanted: Any,
+    kills: list[int],
     reference_id: str = "",
-) -> None:  # fmt: skip
+) -> None:
     try:
         check_all(evidence)
         status = views.get(evidence.store, evidence.run_id).status

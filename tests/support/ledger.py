@@ -115,9 +115,16 @@ def _serve(address: str, ready: Any) -> None:
             "tool": request["do"],
         }
         effects.append(
-            {"run": request["run"], "tool": request["do"], "key": request["key"], "args": request["args"],
-             "result": result, "requests": 1, "bodies": [request["args"]]}
-        )  # fmt: skip
+            {
+                "run": request["run"],
+                "tool": request["do"],
+                "key": request["key"],
+                "args": request["args"],
+                "result": result,
+                "requests": 1,
+                "bodies": [request["args"]],
+            }
+        )
         return {"result": result}
 
     one_at_a_time = threading.Lock()

@@ -16,8 +16,14 @@ EVENTS_PER_APPEND = 1000
 
 
 def write_steps(
-    store: Store, agent: Callable[..., Any], run_id: str, n: int, step: Callable[[int], Any], /, **input: Any
-) -> None:  # fmt: skip
+    store: Store,
+    agent: Callable[..., Any],
+    run_id: str,
+    n: int,
+    step: Callable[[int], Any],
+    /,
+    **input: Any,
+) -> None:
     """A run of this agent that was interrupted after `n` steps, `step(0)` to `step(n - 1)`."""
     spec = agent_spec(agent)
     data, digest = spec.encode_input((), input)
@@ -31,10 +37,14 @@ def write_steps(
             result = e.Value(json=Raw(values.encode(step(i))))
             done.append(
                 e.CallSucceeded(
-                    index=i, step=i + 1, name=step.__name__, result=result, duration_us=300,
+                    index=i,
+                    step=i + 1,
+                    name=step.__name__,
+                    result=result,
+                    duration_us=300,
                     args=e.Value(json=Raw(args)),
                 )
-            )  # fmt: skip
+            )
         before = head
         head, records = log.seal(before, done, epoch=0, time=store.now())
         store.append(Append(run_id, before.seq, records, None, before=before.hash))

@@ -84,9 +84,16 @@ def timeless(state: Any) -> Any:
         c.replace(time=0, duration=0.0) for c in memory.tool_calls
     ]  # measured, like every time
     return (
-        state.goal, state.phase, state.iteration, [(m.role, m.content) for m in state.messages],
-        [(f.key, f.value) for f in memory.facts], calls, memory.plan, memory.notes, state.answer,
-    )  # fmt: skip
+        state.goal,
+        state.phase,
+        state.iteration,
+        [(m.role, m.content) for m in state.messages],
+        [(f.key, f.value) for f in memory.facts],
+        calls,
+        memory.plan,
+        memory.notes,
+        state.answer,
+    )
 
 
 def loops(strategy: Any) -> list[Scenario]:

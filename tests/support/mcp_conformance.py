@@ -41,15 +41,24 @@ TOOLS = {
 SCHEMA = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "type": "object",
-    "$defs": {"address": {
-        "$anchor": "addressDef", "type": "object",
-        "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
-    }},
-    "properties": {"name": {"type": "string"}, "address": {"$ref": "#/$defs/address"}, "kind": {"enum": ["a", "b"]}},
+    "$defs": {
+        "address": {
+            "$anchor": "addressDef",
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+        }
+    },
+    "properties": {
+        "name": {"type": "string"},
+        "address": {"$ref": "#/$defs/address"},
+        "kind": {"enum": ["a", "b"]},
+    },
     "allOf": [{"anyOf": [{"required": ["name"]}, {"required": ["address"]}]}],
-    "if": {"required": ["kind"]}, "then": {"required": ["name"]}, "else": {},
+    "if": {"required": ["kind"]},
+    "then": {"required": ["name"]},
+    "else": {},
     "additionalProperties": False,
-}  # fmt: skip
+}
 
 
 @agent
@@ -71,9 +80,13 @@ async def fixtures(ctx: Context, call_next: CallNext) -> HandlerResult:
         params["argument"] = {"name": "task_id", "value": "1"}
     found = await call_next(replace(ctx, params=params if ctx.params is not None else None))
     if isinstance(found, types.ListToolsResult):
-        found.tools.append(types.Tool(name="json_schema_2020_12_tool", description="Fixture", input_schema=SCHEMA))  # fmt: skip
+        found.tools.append(
+            types.Tool(name="json_schema_2020_12_tool", description="Fixture", input_schema=SCHEMA)
+        )
     if ctx.method == "tools/list" and isinstance(found, dict):
-        found["tools"].append({"name": "json_schema_2020_12_tool", "description": "Fixture", "inputSchema": SCHEMA})  # fmt: skip
+        found["tools"].append(
+            {"name": "json_schema_2020_12_tool", "description": "Fixture", "inputSchema": SCHEMA}
+        )
     return found
 
 

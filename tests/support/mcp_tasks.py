@@ -103,7 +103,7 @@ def waits(hf: Holdfast, wanted: Callable[..., Any], task_id: str, **given: Any) 
 @asynccontextmanager
 async def connected(
     store: Store, who: Identity, mode: str = "auto", notified: Callable[[Any], None] | None = None
-) -> AsyncIterator[Client]:  # fmt: skip
+) -> AsyncIterator[Client]:
     """A client of a server in this process."""
 
     async def handle(message: Any) -> None:
@@ -188,8 +188,13 @@ async def write(url: str, task_id: str, mode: str) -> None:
         plan = [{"name": "Check status", "status": "done"}, "Collect config", "Apply changes"]
         facts = [{"key": "cluster", "value": "eu-2", "source": "kubectl"}]
         done = await _called(
-            client, "patch_task", task_id=task_id, expected_version=task["version"], plan=plan, facts=facts
-        )  # fmt: skip
+            client,
+            "patch_task",
+            task_id=task_id,
+            expected_version=task["version"],
+            plan=plan,
+            facts=facts,
+        )
         note = "Config is next. Use the namespace billing."
         await _called(client, "hand_over_task", task_id=task_id, to_agent="writer", note=note)
         say(wrote=done["version"])
@@ -226,9 +231,15 @@ async def take_over(url: str, task_id: str, mode: str) -> None:
         )
         conflict: Any = refused.structured_content
         await _called(
-            client, "patch_task", task_id=task_id, expected_version=conflict["current_version"], **change
-        )  # fmt: skip
-        version = (await _called(client, "signal_task", task_id=task_id, name="finished", value="moved"))["version"]  # fmt: skip
+            client,
+            "patch_task",
+            task_id=task_id,
+            expected_version=conflict["current_version"],
+            **change,
+        )
+        version = (
+            await _called(client, "signal_task", task_id=task_id, name="finished", value="moved")
+        )["version"]
         while task["status"] != "completed":
             found = await _called(client, "wait_for_change", task_id=task_id, after_version=version)
             version = found["version"]

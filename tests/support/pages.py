@@ -167,9 +167,14 @@ class Reader:
         if words[0] not in programs:
             raise Wrong(f"`{command}` is not executed; mark the block `console notest` and say why")
         done = subprocess.run(
-            [*programs[words[0]], *words[1:]], env=environment, text=True, timeout=SECONDS_MAX,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*programs[words[0]], *words[1:]],
+            env=environment,
+            text=True,
+            timeout=SECONDS_MAX,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         if not is_shown(shown, done.stdout):
             raise Wrong(
                 f"`{command}` prints something other than the page:\n{done.stdout}\n"

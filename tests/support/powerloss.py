@@ -67,10 +67,27 @@ def record(
         # The filter makes strace three times faster, but it does not know injection.
         options = ["-e", f"inject={process.inject}"] if process.inject else ["--seccomp-bpf"]
         subprocess.run(
-            [STRACE, "-f", "-y", "-xx", "-s", "10000000", "-qq", "-e", f"trace={CALLS}",
-             "-e", "signal=none", *options, "-o", str(trace), *process.command],
-            check=True, env=env, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                STRACE,
+                "-f",
+                "-y",
+                "-xx",
+                "-s",
+                "10000000",
+                "-qq",
+                "-e",
+                f"trace={CALLS}",
+                "-e",
+                "signal=none",
+                *options,
+                "-o",
+                str(trace),
+                *process.command,
+            ],
+            check=True,
+            env=env,
+            stdout=subprocess.DEVNULL,
+        )
         with trace.open() as lines:
             for line in lines:
                 op = _parse(line, folder.resolve(), acks.resolve(), known)

@@ -222,9 +222,13 @@ class _OpenAI:
 
     def answer(self, body: dict[str, Any], said: Said, fault: str) -> None:
         calls = [
-            {"id": f"call_{self.turn(body)}_{i}", "type": "function", "function": {"name": name, "arguments": args}}
+            {
+                "id": f"call_{self.turn(body)}_{i}",
+                "type": "function",
+                "function": {"name": name, "arguments": args},
+            }
             for i, (name, args) in enumerate(said.get("calls", ()))
-        ]  # fmt: skip
+        ]
         finish = said.get("finish") or ("tool_calls" if calls else "stop")
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         frame = {"id": "chatcmpl-1", "created": 1, "model": body["model"]}
@@ -310,8 +314,13 @@ class _Anthropic:
                 }
             )
         finish = said.get("finish") or ("tool_use" if said.get("calls") else "end_turn")
-        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"],
-                   "stop_sequence": None}  # fmt: skip
+        message = {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "stop_sequence": None,
+        }
         if not body.get("stream"):
             content = [
                 {**b, "input": json.loads(b.pop("raw"))} if b["type"] == "tool_use" else b

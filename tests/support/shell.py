@@ -173,8 +173,15 @@ def real(
     folder: Path, *words: str, input: str = "", **env: str
 ) -> subprocess.CompletedProcess[str]:
     """The installed command, as a script would call it. No terminal, no questions answered."""
-    return subprocess.run([HOLDFAST, *words], cwd=folder, env=environment(**env), input=input,
-                          capture_output=True, text=True, timeout=240)  # fmt: skip
+    return subprocess.run(
+        [HOLDFAST, *words],
+        cwd=folder,
+        env=environment(**env),
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
 
 
 def typed(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
@@ -211,7 +218,9 @@ def damage(db: Path, run_id: str) -> None:
     try:
         connection.execute(
             "UPDATE events SET data = CAST(replace(CAST(data AS TEXT), 'draft', 'drift') AS BLOB)"
-            " WHERE seq > 0 AND run = (SELECT key FROM runs WHERE id = ?)", (run_id,))  # fmt: skip
+            " WHERE seq > 0 AND run = (SELECT key FROM runs WHERE id = ?)",
+            (run_id,),
+        )
         assert connection.changes()
     finally:
         connection.close()
@@ -281,8 +290,13 @@ def make_world(folder: Path) -> None:
     (folder / "other.py").write_text("from holdfast import agent\n@agent\ndef other(run): pass\n")
     (folder / "spec.py").write_text(SPEC)
     (folder / "procedure.tac").write_text("Procedure { function() return 1 end }\n")
-    made = subprocess.run([sys.executable, "-c", MAKE, str(folder / "runs.db")], cwd=folder,
-                          env=environment(PYTHONPATH=str(folder)), capture_output=True, text=True)  # fmt: skip
+    made = subprocess.run(
+        [sys.executable, "-c", MAKE, str(folder / "runs.db")],
+        cwd=folder,
+        env=environment(PYTHONPATH=str(folder)),
+        capture_output=True,
+        text=True,
+    )
     assert -signal.SIGKILL == made.returncode, made.stderr
     real(
         folder, "resume", "agents.py", "doubt", "--db", "runs.db"
@@ -318,9 +332,11 @@ class Terminal:
         self.said = ""
         self._fd, theirs = pty.openpty()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, os.ttyname(theirs), *command], cwd=folder,
-            env=environment(TERM="xterm", COLUMNS="200", **env), start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-c", LOGIN, os.ttyname(theirs), *command],
+            cwd=folder,
+            env=environment(TERM="xterm", COLUMNS="200", **env),
+            start_new_session=True,
+        )
         self._theirs: int | None = theirs
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 

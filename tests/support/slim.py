@@ -41,9 +41,12 @@ class Slim:
     def _ask(self, order: dict[str, Any]) -> Any:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", START, str(TESTS), str(TESTS / "testing")], text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-c", START, str(TESTS), str(TESTS / "testing")],
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
         asked, answered = self._process.stdin, self._process.stdout
         assert asked is not None and answered is not None
         asked.write(json.dumps(order) + "\n")

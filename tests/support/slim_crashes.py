@@ -12,11 +12,20 @@ from holdfast.testing.scenario import Reaction, ScenarioAction, ScenarioSetup
 
 
 def explored(
-    module: str, agent: str, mocks: dict[str, Any], answers: list[list[Any]], may_doubt: list[str], input: dict[str, Any]
-) -> dict[str, Any]:  # fmt: skip
+    module: str,
+    agent: str,
+    mocks: dict[str, Any],
+    answers: list[list[Any]],
+    may_doubt: list[str],
+    input: dict[str, Any],
+) -> dict[str, Any]:
     """The explorer's report, as plain values."""
     setup = ScenarioSetup(
-        getattr(importlib.import_module(module), agent), input, mocks_of(mocks),
-        [Reaction(*one) for one in answers], [ScenarioAction("go")], set(may_doubt),
-    )  # fmt: skip
+        getattr(importlib.import_module(module), agent),
+        input,
+        mocks_of(mocks),
+        [Reaction(*one) for one in answers],
+        [ScenarioAction("go")],
+        set(may_doubt),
+    )
     return asdict(explore(setup))

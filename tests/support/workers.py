@@ -66,8 +66,12 @@ class Workers:
         raise AssertionError(f"it ended without {said!r}: {lines}")
 
     def start(
-        self, *words: str, target: str = str(AGENTS), stdin: int | None = None, before: Sequence[str] = ()
-    ) -> subprocess.Popen[str]:  # fmt: skip
+        self,
+        *words: str,
+        target: str = str(AGENTS),
+        stdin: int | None = None,
+        before: Sequence[str] = (),
+    ) -> subprocess.Popen[str]:
         """A worker; `before` stands before its command, and ends when it does."""
         command = [sys.executable, "-m", "holdfast.cli", "worker", target, "--db", self.url, *words]
         process = subprocess.Popen(

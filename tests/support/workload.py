@@ -116,9 +116,11 @@ class Workload:
             return
         self.point("before create")
         head, records = log.seal(
-            log.origin(run_id), [events.RunCreated(run_id, "agent", events.NULL)],
-            epoch=1, time=self._time(number),
-        )  # fmt: skip
+            log.origin(run_id),
+            [events.RunCreated(run_id, "agent", events.NULL)],
+            epoch=1,
+            time=self._time(number),
+        )
         row, created = (
             self.store.create(
                 Creation(NewRun(run_id, "agent", "digest"), records, worker="w", lease_us=LEASE_US)
@@ -157,10 +159,15 @@ class Workload:
         self.point("before append")
         self.store.append(
             Append(
-                run_id, before.seq, records, epoch=None if outside else epoch, change=change,
-                blobs=tuple(blobs), claims_key=claims_key,
+                run_id,
+                before.seq,
+                records,
+                epoch=None if outside else epoch,
+                change=change,
+                blobs=tuple(blobs),
+                claims_key=claims_key,
             )
-        )  # fmt: skip
+        )
         self.heads[run_id] = after
         self._ack(*_lines(run_id, records), *(f"blob {run_id} {blob.hash}" for blob in blobs))
 

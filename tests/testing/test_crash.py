@@ -27,13 +27,22 @@ def explored(slim: Slim) -> Explored:
     """Lets the explorer loose on an agent, from a process that forks more cheaply than this one."""
 
     def explored(
-        agent: Callable[..., Any], mocks: dict[str, Any] | None = None, *, answers: tuple[Reaction, ...] = (),
-        may_doubt: tuple[str, ...] = (), **input: Any,
-    ) -> CrashReport:  # fmt: skip
+        agent: Callable[..., Any],
+        mocks: dict[str, Any] | None = None,
+        *,
+        answers: tuple[Reaction, ...] = (),
+        may_doubt: tuple[str, ...] = (),
+        **input: Any,
+    ) -> CrashReport:
         found = slim.call(
-            "support.slim_crashes:explored", module=agent.__module__, agent=agent.__name__, mocks=mocks or {},
-            answers=[[one.kind, one.value, one.about] for one in answers], may_doubt=may_doubt, input=input,
-        )  # fmt: skip
+            "support.slim_crashes:explored",
+            module=agent.__module__,
+            agent=agent.__name__,
+            mocks=mocks or {},
+            answers=[[one.kind, one.value, one.about] for one in answers],
+            may_doubt=may_doubt,
+            input=input,
+        )
         faults, looks = (
             [Fault(**fault) for fault in found.pop(what)] for what in ("faults", "looks")
         )
@@ -53,20 +62,83 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
 @pytest.mark.parametrize(
     ("agent", "kind", "called_at", "declared_at", "mocks", "remedy"),
     [
-        (wrong.guard_after_effect, "repeats", (wrong.notify, "smtp_send("), (wrong.smtp_send, "def"), MAIL, "@tool"),
-        (wrong.effect_in_plain_code, "repeats", (wrong.effect_in_plain_code, "smtp_send("), (wrong.smtp_send, "def"), MAIL, "@tool"),
-        (wrong.chance_decides, "diverges", (wrong.chance_decides, "send("), None, {}, "run.random()"),
+        (
+            wrong.guard_after_effect,
+            "repeats",
+            (wrong.notify, "smtp_send("),
+            (wrong.smtp_send, "def"),
+            MAIL,
+            "@tool",
+        ),
+        (
+            wrong.effect_in_plain_code,
+            "repeats",
+            (wrong.effect_in_plain_code, "smtp_send("),
+            (wrong.smtp_send, "def"),
+            MAIL,
+            "@tool",
+        ),
+        (
+            wrong.chance_decides,
+            "diverges",
+            (wrong.chance_decides, "send("),
+            None,
+            {},
+            "run.random()",
+        ),
         (wrong.time_decides, "diverges", (wrong.time_decides, "send("), None, {}, "run.now()"),
-        (wrong.makes_its_key_by_chance, "diverges", (wrong.makes_its_key_by_chance, "send("), None, {}, "run.uuid()"),
-        (wrong.missing_key, "in doubt", (wrong.missing_key, "charge("), (wrong.charge, "@tool"), {}, "idempotency_key"),
-        (wrong.repeats_blindly, "repeats", (wrong.repeats_blindly, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
-        (wrong.repeats_in_a_child, "repeats", (wrong.child, "charge_blindly("), (wrong.charge_blindly, "@tool"), {}, "idempotency_key"),
-        (wrong.ignores_its_key, "repeats", (wrong.ignores_its_key, "send_without_key("), (wrong.send_without_key, "@tool"), {}, "pass the key"),
-        (wrong.check_that_never_finds, "repeats", (wrong.check_that_never_finds, "book("), (wrong.book, "@tool"), LOST_BOOKING, "check"),
+        (
+            wrong.makes_its_key_by_chance,
+            "diverges",
+            (wrong.makes_its_key_by_chance, "send("),
+            None,
+            {},
+            "run.uuid()",
+        ),
+        (
+            wrong.missing_key,
+            "in doubt",
+            (wrong.missing_key, "charge("),
+            (wrong.charge, "@tool"),
+            {},
+            "idempotency_key",
+        ),
+        (
+            wrong.repeats_blindly,
+            "repeats",
+            (wrong.repeats_blindly, "charge_blindly("),
+            (wrong.charge_blindly, "@tool"),
+            {},
+            "idempotency_key",
+        ),
+        (
+            wrong.repeats_in_a_child,
+            "repeats",
+            (wrong.child, "charge_blindly("),
+            (wrong.charge_blindly, "@tool"),
+            {},
+            "idempotency_key",
+        ),
+        (
+            wrong.ignores_its_key,
+            "repeats",
+            (wrong.ignores_its_key, "send_without_key("),
+            (wrong.send_without_key, "@tool"),
+            {},
+            "pass the key",
+        ),
+        (
+            wrong.check_that_never_finds,
+            "repeats",
+            (wrong.check_that_never_finds, "book("),
+            (wrong.book, "@tool"),
+            LOST_BOOKING,
+            "check",
+        ),
         (wrong.memory_of_the_process_decides, "ends otherwise", None, None, {}, "run.state"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
-)  # fmt: skip
+)
 def test_a_fault_is_found_with_its_lines_and_a_remedy(
     agent: Callable[..., Any],
     kind: str,
@@ -90,9 +162,12 @@ def test_a_fault_is_found_with_its_lines_and_a_remedy(
 
 @pytest.mark.parametrize(
     ("agent", "body"),
-    [(wrong.appends_in_a_step, wrong.write_line), (wrong.appends_in_plain_code, wrong.appends_in_plain_code)],
+    [
+        (wrong.appends_in_a_step, wrong.write_line),
+        (wrong.appends_in_plain_code, wrong.appends_in_plain_code),
+    ],
     ids=lambda value: value.__name__,
-)  # fmt: skip
+)
 def test_an_undeclared_effect_is_reported_where_it_happens(
     agent: Callable[..., Any], body: Callable[..., Any], tmp_path: Path, explored: Explored
 ) -> None:
@@ -199,9 +274,12 @@ def test_input_may_be_given_by_position(crash_everywhere: Callable[..., CrashRep
     seen: list[Any] = []
 
     crash_everywhere(
-        stubs.sending, "constant", "sam", mocks={"constant": lambda to: f"to {to}"},
+        stubs.sending,
+        "constant",
+        "sam",
+        mocks={"constant": lambda to: f"to {to}"},
         check=lambda outcome: seen.append(outcome.result),
-    )  # fmt: skip
+    )
 
     assert {"to sam"} == set(seen)
 

@@ -92,22 +92,52 @@ def one(body: str) -> ScenarioResult:
     [
         ("the send_email tool should be called", "the archive tool should be called"),
         ("the archive tool should not be called", "the send_email tool should not be called"),
-        ("the send_email tool should be called exactly 1 time", "the send_email tool should be called exactly 2 times"),
-        ("the send_email tool should be called at least 1 time", "the send_email tool should be called at least 2 times"),
-        ("the send_email tool should be called at most 1 time", "the draft step should be called at most 0 times"),
-        ('the send_email tool should be called with to="sam" body="HI"', 'the send_email tool should be called with to="sue"'),
-        ('the send_email tool should be called with {"body": "HI"}', 'the send_email tool should be called with {"body": "hi"}'),
-        ("the tools should be called in order: draft, send_email", "the tools should be called in order: send_email, draft"),
-        ("the draft step should be called before the send_email tool", "the send_email tool should be called before the draft step"),
-        ("the send_email tool should be tried 1 time", "the send_email tool should be tried 2 times"),
+        (
+            "the send_email tool should be called exactly 1 time",
+            "the send_email tool should be called exactly 2 times",
+        ),
+        (
+            "the send_email tool should be called at least 1 time",
+            "the send_email tool should be called at least 2 times",
+        ),
+        (
+            "the send_email tool should be called at most 1 time",
+            "the draft step should be called at most 0 times",
+        ),
+        (
+            'the send_email tool should be called with to="sam" body="HI"',
+            'the send_email tool should be called with to="sue"',
+        ),
+        (
+            'the send_email tool should be called with {"body": "HI"}',
+            'the send_email tool should be called with {"body": "hi"}',
+        ),
+        (
+            "the tools should be called in order: draft, send_email",
+            "the tools should be called in order: send_email, draft",
+        ),
+        (
+            "the draft step should be called before the send_email tool",
+            "the send_email tool should be called before the draft step",
+        ),
+        (
+            "the send_email tool should be tried 1 time",
+            "the send_email tool should be tried 2 times",
+        ),
         ('the state message_id should be "m-1"', "the state message_id should be 5"),
         ("the state message_id should exist", "the state nothing should exist"),
         ("the state nothing should not exist", "the state draft should not exist"),
         ("the state draft should contain H", "the state draft should contain X"),
         ("the state draft should not be X", 'the state draft should not be "HI"'),
         ("the stage should be complete", "the stage should be sending"),
-        ("the stages should be drafting, sending, complete", "the stages should be drafting, complete"),
-        ("the stage should go from drafting to sending", "the stage should go from drafting to complete"),
+        (
+            "the stages should be drafting, sending, complete",
+            "the stages should be drafting, complete",
+        ),
+        (
+            "the stage should go from drafting to sending",
+            "the stage should go from drafting to complete",
+        ),
         ("the output n should be 5", 'the output n should be "5"'),
         ("the output on should be true", "the output on should be 1"),
         ("the output list.1 should be 2", "the output list.2 should be 2"),
@@ -124,7 +154,7 @@ def one(body: str) -> ScenarioResult:
         ("the run should cost at most 0.5 USD", "the run should wait for approval"),
         ("the recap should be about hi", "the recap should be about money"),
     ],
-)  # fmt: skip
+)
 def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(
     true: str, false: str
 ) -> None:
@@ -176,23 +206,31 @@ def test_backgrounds_outlines_tables_and_texts_work() -> None:
 
 
 def test_tools_can_fail_answer_in_turn_and_be_retried() -> None:
-    fails = one("    Given the send_email tool fails with boom\n    When the agent runs\n"
-                "    Then the run should fail with boom\n    And the send_email tool should fail\n"
-                "    And the send_email tool should be tried 3 times\n")  # fmt: skip
-    recovers = one('    Given the send_email tool fails 2 times, then returns {"message_id": "m-3"}\n'
-                   "    When the agent runs\n    Then the output id should be m-3\n")  # fmt: skip
-    in_turn = one("    Given the input times is 2\n    And the send_email tool returns in turn:\n"
-                  '      | {"message_id": "a"} |\n      | {"message_id": "b"} |\n'
-                  "    When the agent runs\n    Then the output id should be b\n")  # fmt: skip
+    fails = one(
+        "    Given the send_email tool fails with boom\n    When the agent runs\n"
+        "    Then the run should fail with boom\n    And the send_email tool should fail\n"
+        "    And the send_email tool should be tried 3 times\n"
+    )
+    recovers = one(
+        '    Given the send_email tool fails 2 times, then returns {"message_id": "m-3"}\n'
+        "    When the agent runs\n    Then the output id should be m-3\n"
+    )
+    in_turn = one(
+        "    Given the input times is 2\n    And the send_email tool returns in turn:\n"
+        '      | {"message_id": "a"} |\n      | {"message_id": "b"} |\n'
+        "    When the agent runs\n    Then the output id should be b\n"
+    )
 
     assert [(True, "")] * 3 == [(v.ok, v.problem + v.actual) for v in (fails, recovers, in_turn)]
 
 
 def test_people_signals_and_time_are_supplied_while_it_runs() -> None:
-    verdict = one("    Given the notes are about wait\n    And the signal payment comes with 50\n"
-                  "    And the answer to \"Which colour?\" is red\n    When the agent runs\n"
-                  "    Then the state paid should be 50\n    And the state colour should be red\n"
-                  "    And the procedure should complete\n")  # fmt: skip
+    verdict = one(
+        "    Given the notes are about wait\n    And the signal payment comes with 50\n"
+        '    And the answer to "Which colour?" is red\n    When the agent runs\n'
+        "    Then the state paid should be 50\n    And the state colour should be red\n"
+        "    And the procedure should complete\n"
+    )
 
     assert (True, "") == (verdict.ok, verdict.problem + verdict.actual)
 
@@ -210,8 +248,10 @@ def test_a_run_without_a_decision_waits_and_can_be_decided_later() -> None:
 
 
 def test_a_rerun_keeps_the_state() -> None:
-    verdict = one("    When the agent runs\n    And the run is rerun\n    Then the state message_id should be m-1\n"
-                  "    And the stages should be drafting, sending, complete, drafting, sending, complete\n")  # fmt: skip
+    verdict = one(
+        "    When the agent runs\n    And the run is rerun\n    Then the state message_id should be m-1\n"
+        "    And the stages should be drafting, sending, complete, drafting, sending, complete\n"
+    )
 
     assert (True, "") == (verdict.ok, verdict.problem + verdict.actual)
 
@@ -222,22 +262,45 @@ def test_a_rerun_keeps_the_state() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("Feature: x\n  Scenario: y\n    When the agent rns\n",
-         ["f.feature:3: unknown sentence: the agent rns", "the procedure/agent/run runs"]),
-        ("Feature: x\n  Scenario: y\n    When zzz\n",
-         ["f.feature:3: unknown sentence: zzz", "the known ones:", "the procedure/agent/run runs"]),
-        ("Feature: x\n  Scenario: y\n    When the agent runs\n    Then the send_email tool shuld be called\n",
-         ["f.feature:4", "the {tool} tool/step should be called"]),
-        ("Feature: x\n  Scenario: y\n    Gven the input to is sam\n    When the agent runs\n",
-         ["f.feature:3", "'Gven' does not start a sentence"]),
-        ("Scenario: y\n  When the agent runs\n", ["f.feature:1: not Gherkin", "starts with `Feature:"]),
+        (
+            "Feature: x\n  Scenario: y\n    When the agent rns\n",
+            ["f.feature:3: unknown sentence: the agent rns", "the procedure/agent/run runs"],
+        ),
+        (
+            "Feature: x\n  Scenario: y\n    When zzz\n",
+            [
+                "f.feature:3: unknown sentence: zzz",
+                "the known ones:",
+                "the procedure/agent/run runs",
+            ],
+        ),
+        (
+            "Feature: x\n  Scenario: y\n    When the agent runs\n    Then the send_email tool shuld be called\n",
+            ["f.feature:4", "the {tool} tool/step should be called"],
+        ),
+        (
+            "Feature: x\n  Scenario: y\n    Gven the input to is sam\n    When the agent runs\n",
+            ["f.feature:3", "'Gven' does not start a sentence"],
+        ),
+        (
+            "Scenario: y\n  When the agent runs\n",
+            ["f.feature:1: not Gherkin", "starts with `Feature:"],
+        ),
         ("Feature: x\n  Scenario: y\n", ["f.feature:2", "has no steps"]),
-        ("Feature: x\n  Scenario: y\n    When the agent runs\n    Then the run should fail\n    When the agent runs\n",
-         ["f.feature:5", "a separate scenario"]),
-        ("Feature: x\n  Scenario: y\n    Given the input is:\n", ["f.feature:3", "needs a table or a text"]),
-        ("Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n", ["f.feature:3", "takes no table"]),
+        (
+            "Feature: x\n  Scenario: y\n    When the agent runs\n    Then the run should fail\n    When the agent runs\n",
+            ["f.feature:5", "a separate scenario"],
+        ),
+        (
+            "Feature: x\n  Scenario: y\n    Given the input is:\n",
+            ["f.feature:3", "needs a table or a text"],
+        ),
+        (
+            "Feature: x\n  Scenario: y\n    When the agent runs\n      | a |\n",
+            ["f.feature:3", "takes no table"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_spec_with_an_unknown_step_is_refused_with_its_line(spec: str, says: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         read_spec(spec, "f.feature", builtin_sentences())
@@ -252,13 +315,21 @@ def test_a_spec_with_an_unknown_step_is_refused_with_its_line(spec: str, says: l
         ("Then the run should fail\n", "nothing runs in this scenario"),
         ("Given the input two is 5\n    When the agent runs\n", "wrong input"),
         ("Given the input times is many\n    When the agent runs\n", "recap.feature:2"),
-        ("Given the send_mail tool returns 5\n    When the agent runs\n", "did you mean 'send_email'?"),
-        ("Given the send_email tool returns 5\n    When the agent runs\n    Then the procedure should complete\n",
-         "what the mock of send_email returns cannot be stored"),
-        ("When the agent runs\n    Then the send_mail tool should be called\n", "unknown tool 'send_mail'"),
+        (
+            "Given the send_mail tool returns 5\n    When the agent runs\n",
+            "did you mean 'send_email'?",
+        ),
+        (
+            "Given the send_email tool returns 5\n    When the agent runs\n    Then the procedure should complete\n",
+            "what the mock of send_email returns cannot be stored",
+        ),
+        (
+            "When the agent runs\n    Then the send_mail tool should be called\n",
+            "unknown tool 'send_mail'",
+        ),
         ("When the agent runs\n    Then the stage should be ready\n", "unknown stage 'ready'"),
     ],
-)  # fmt: skip
+)
 def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(
     body: str, says: str
 ) -> None:
@@ -271,8 +342,11 @@ def test_a_scenario_about_something_that_does_not_exist_fails_with_the_reason(
 def test_a_tool_with_an_effect_and_no_mock_ends_the_scenario_and_is_named() -> None:
     context = SpecContext(CAST.agents, CAST.chosen, NAMES, {}, strict=True)
 
-    (verdict,) = played("  Scenario: x\n    Given the input to is sam\n    And the approval is granted\n"
-                        "    When the agent runs\n    Then the run should fail\n", context)  # fmt: skip
+    (verdict,) = played(
+        "  Scenario: x\n    Given the input to is sam\n    And the approval is granted\n"
+        "    When the agent runs\n    Then the run should fail\n",
+        context,
+    )
 
     assert "send_email has no mock" in verdict.problem
 
@@ -330,7 +404,8 @@ def test_a_mocked_model_replies_with_the_texts_and_tool_calls_of_the_spec() -> N
         mocks_of({"clean": {"returns": "ok"}}),
         strict=True,
     )
-    scenarios = read_spec('''Feature: devops
+    scenarios = read_spec(
+        """Feature: devops
   Scenario: it cleans up
     Given the model answers in turn:
       | {"tool": "clean", "with": {"path": "/tmp"}} |
@@ -343,7 +418,10 @@ def test_a_mocked_model_replies_with_the_texts_and_tool_calls_of_the_spec() -> N
     When the agent runs
     Then the output should be hello
     And the clean tool should not be called
-''', "devops.feature", known_sentences(names))  # fmt: skip
+""",
+        "devops.feature",
+        known_sentences(names),
+    )
 
     assert [(True, "")] * 2 == [
         (v.ok, v.problem + v.actual) for v in (run_scenario(s, context) for s in scenarios)

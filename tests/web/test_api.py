@@ -184,7 +184,12 @@ def test_invalid_requests_are_answered_with_a_problem_document(
         (b"[]", "application/json", 422, ""),
         (b'{"agent": 1}', "application/json", 422, "/agent"),
         (b'{"agent": "job", "priority": "5"}', "application/json", 422, "/priority"),
-        (b'{"agent": "job", "budget": {"max_steps": -1}}', "application/json", 422, "/budget/max_steps"),
+        (
+            b'{"agent": "job", "budget": {"max_steps": -1}}',
+            "application/json",
+            422,
+            "/budget/max_steps",
+        ),
         (b'{"agent": "job", "extra": 1}', "application/json", 422, ""),
         (b'{"agent": "job"}', "text/plain", 415, None),
         (b"agent=job", "application/x-www-form-urlencoded", 415, None),
@@ -193,7 +198,7 @@ def test_invalid_requests_are_answered_with_a_problem_document(
         (b'{"agent": "job", "input": {"n": ' + b"[" * 100_000, "application/json", 400, None),
         (b"\xff\xfe", "application/json", 400, None),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_body_is_refused_with_the_path_to_the_error(
     client: TestClient, content: bytes, type_: str, status: int, pointer: str | None
 ) -> None:

@@ -200,7 +200,9 @@ def test_a_call_is_approved_with_edited_arguments(hf: Holdfast, outside: Any) ->
 BIG = "x" * 100_000
 
 
-@pytest.mark.parametrize("value", [None, 0, "text", {"b": [1, 2.5]}, b"", b"\0\xff", BIG, BIG.encode()])  # fmt: skip
+@pytest.mark.parametrize(
+    "value", [None, 0, "text", {"b": [1, 2.5]}, b"", b"\0\xff", BIG, BIG.encode()]
+)
 def test_an_item_is_found_as_it_was_put(outside: Any, value: Any) -> None:
     outside.record("graph", id="t", thread="t")
     assert outside.put_item("t", "notes", "a/b ü?&", value)

@@ -154,8 +154,11 @@ def test_the_command_line_uses_a_server_as_it_uses_a_store(hf: Holdfast, tmp_pat
     file = tmp_path / "agents.py"
     file.write_text(CODE, "utf-8")
     for agent, run_id, given in (
-        (mail, "m", {"to": "x"}), (quiz, "q", {}), (patient, "p", {}), (doubtful, "d", {}),
-    ):  # fmt: skip
+        (mail, "m", {"to": "x"}),
+        (quiz, "q", {}),
+        (patient, "p", {}),
+        (doubtful, "d", {}),
+    ):
         with pytest.raises(RunWaiting):
             hf.run(agent, id=run_id, **given)  # type: ignore[call-overload]
     with serving(create_app(hf, credentials=credentials())) as url:
@@ -167,10 +170,21 @@ def test_the_command_line_uses_a_server_as_it_uses_a_store(hf: Holdfast, tmp_pat
             assert 0 == found.returncode, found.stderr
             return found.stdout
 
-        for words in (["list", "--json"], ["show", "p", "--json"], ["trace", "p"], ["events", "p", "--json"],
-                      ["diff", "p", "0", "1"], ["verify", "p"], ["agents", "--json"], ["schedules"]):  # fmt: skip
+        for words in (
+            ["list", "--json"],
+            ["show", "p", "--json"],
+            ["trace", "p"],
+            ["events", "p", "--json"],
+            ["diff", "p", "0", "1"],
+            ["verify", "p"],
+            ["agents", "--json"],
+            ["schedules"],
+        ):
             here, there = holdfast(*words, **store), holdfast(*words, **env)
-            assert (here.returncode, _steady(here.stdout)) == (there.returncode, _steady(there.stdout)), words  # fmt: skip
+            assert (here.returncode, _steady(here.stdout)) == (
+                there.returncode,
+                _steady(there.stdout),
+            ), words
         assert "approved" in done("approve", "m", "--yes", "--why", "fine")
         done("answer", "q", "a", "--yes")
         done("signal", "p", "go", "1")

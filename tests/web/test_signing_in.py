@@ -57,8 +57,9 @@ def test_a_page_redirects_to_the_sign_in_and_back(hf: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""]
-)  # fmt: skip
+    "target",
+    ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:x", "/a\nb", ""],
+)
 def test_signing_in_never_redirects_to_another_site(hf: Holdfast, target: str) -> None:
     with browser(hf) as client:
         found = client.post("/login", params={"next": target}, data={"token": TOKENS["viewer"]})
@@ -109,7 +110,10 @@ def test_a_session_ends_with_its_credential_and_has_the_credentials_current_role
 def test_sessions_and_links_expire_and_links_work_once() -> None:
     now = [0.0]
     sessions = WebSessions(lambda: now[0])
-    cookie, link, late = sessions.open("ann", "viewer", "x"), *(sessions.link("ann", "admin") for _ in "12")  # fmt: skip
+    cookie, link, late = (
+        sessions.open("ann", "viewer", "x"),
+        *(sessions.link("ann", "admin") for _ in "12"),
+    )
     assert sessions.follow(link) is not None
     assert sessions.follow(link) is None
     assert sessions.find(cookie) is not None

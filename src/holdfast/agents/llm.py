@@ -106,18 +106,34 @@ class LLMAgent:
     """
 
     def __init__(
-        self, name: str, *, model: Model | AsyncModel, instructions: str = "", message: str = "{input.goal}",
-        tools: Iterable[Callable[..., Any]] = (), max_turns: int = MAX_TURNS,
-        approve: Iterable[Risk] = (), approval_ttl: float | None = None,
-        on_reject: Literal["tell", "fail"] = "tell", budget: Budget | None = None,
-        deadline: float | None = None, on_failure: Literal["", "undo"] = "", retry: Retry = MODEL_RETRY,
-        on_text: OnText | None = None, max_context_tokens: int = CONTEXT_TOKENS,
-        keep_last: int = dialogue.KEEP_LAST, counter: TokenCounter = ESTIMATE,
-        max_observation_chars: int = OBSERVATION_CHARS, version: str = "",
-        continues: Iterable[str] = (), max_running: int | None = None,
-        checkpoint: Strategy | Checkpoint = "every_step", redact: Iterable[str] = (),
-        exempt: Iterable[str] = (), step_name: str = "model",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        *,
+        model: Model | AsyncModel,
+        instructions: str = "",
+        message: str = "{input.goal}",
+        tools: Iterable[Callable[..., Any]] = (),
+        max_turns: int = MAX_TURNS,
+        approve: Iterable[Risk] = (),
+        approval_ttl: float | None = None,
+        on_reject: Literal["tell", "fail"] = "tell",
+        budget: Budget | None = None,
+        deadline: float | None = None,
+        on_failure: Literal["", "undo"] = "",
+        retry: Retry = MODEL_RETRY,
+        on_text: OnText | None = None,
+        max_context_tokens: int = CONTEXT_TOKENS,
+        keep_last: int = dialogue.KEEP_LAST,
+        counter: TokenCounter = ESTIMATE,
+        max_observation_chars: int = OBSERVATION_CHARS,
+        version: str = "",
+        continues: Iterable[str] = (),
+        max_running: int | None = None,
+        checkpoint: Strategy | Checkpoint = "every_step",
+        redact: Iterable[str] = (),
+        exempt: Iterable[str] = (),
+        step_name: str = "model",
+    ) -> None:
         what = f"LLMAgent {name!r}"
         _check_name(name)
         _check_kinds(
@@ -161,10 +177,19 @@ class LLMAgent:
         self._model_is_async = inspect.iscoroutinefunction(model.answer)
         is_async = self._model_is_async or any(use.spec.is_async for use in self._tools.values())
         self._enter = agent(
-            name=name, approve=approve, approval_ttl=approval_ttl, budget=budget,
-            deadline=deadline, on_failure=on_failure, version=version, continues=continues,
-            max_running=max_running, checkpoint=checkpoint, redact=redact, exempt=exempt,
-        )(self._run_async if is_async else self._run)  # fmt: skip
+            name=name,
+            approve=approve,
+            approval_ttl=approval_ttl,
+            budget=budget,
+            deadline=deadline,
+            on_failure=on_failure,
+            version=version,
+            continues=continues,
+            max_running=max_running,
+            checkpoint=checkpoint,
+            redact=redact,
+            exempt=exempt,
+        )(self._run_async if is_async else self._run)
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
         self.__doc__ = instructions or None

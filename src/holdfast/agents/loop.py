@@ -88,10 +88,20 @@ def loop(
     """
     _check_limit(max_iterations)
     options = {
-        "checkpoint": checkpoint, "name": name, "stages": stages, "deadline": deadline, "budget": budget,
-        "approve": approve, "approval_ttl": approval_ttl, "on_failure": on_failure, "version": version,
-        "continues": continues, "max_running": max_running, "redact": redact, "exempt": exempt,
-    }  # fmt: skip
+        "checkpoint": checkpoint,
+        "name": name,
+        "stages": stages,
+        "deadline": deadline,
+        "budget": budget,
+        "approve": approve,
+        "approval_ttl": approval_ttl,
+        "on_failure": on_failure,
+        "version": version,
+        "continues": continues,
+        "max_running": max_running,
+        "redact": redact,
+        "exempt": exempt,
+    }
 
     def declare(fn: Callable[..., Any]) -> Any:
         params, states = _params(fn, until)
@@ -252,9 +262,13 @@ class _Loop:
             made.append(new)
             data = loop_state.encode(loop_state.delta(before, new))
             return e.IterationEnded(
-                index=index, iteration=new.iteration, phase=new.phase, delta=Value(json=Raw(data)),
-                taken=tuple(taken), refused=tuple(refused),
-            )  # fmt: skip
+                index=index,
+                iteration=new.iteration,
+                phase=new.phase,
+                delta=Value(json=Raw(data)),
+                taken=tuple(taken),
+                refused=tuple(refused),
+            )
 
         recorded = yield from end_iteration(
             self.root, make, changed=returned.phase != before.phase, over=returned.is_over

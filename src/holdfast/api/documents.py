@@ -436,7 +436,9 @@ class KeptItem(Struct, frozen=True):
     @classmethod
     def of(cls, record: Record, put: ItemPut) -> KeptItem:
         assert put.value is not None
-        return cls(put.collection, put.key, put.number, record.seq, record.time, put.value, put.is_bytes)  # fmt: skip
+        return cls(
+            put.collection, put.key, put.number, record.seq, record.time, put.value, put.is_bytes
+        )
 
 
 class ItemFound(Struct, frozen=True):

@@ -25,8 +25,16 @@ def client_of(store: Store) -> Client | None:
     return found
 
 
-def approve(store: Store, run_id: str, request: str, *, args: Mapping[str, Any] | None = None, by: str, why: str,
-            digest: str) -> None:  # fmt: skip
+def approve(
+    store: Store,
+    run_id: str,
+    request: str,
+    *,
+    args: Mapping[str, Any] | None = None,
+    by: str,
+    why: str,
+    digest: str,
+) -> None:
     if client := client_of(store):
         client.approve(run_id, request, args=args, why=why, digest=digest)
     else:
@@ -47,23 +55,43 @@ def answer(store: Store, run_id: str, value: Any, request: str, *, by: str, why:
         control.answer(store, run_id, value, request, by=by, why=why)
 
 
-def signal(store: Store, run_id: str, name: str, value: Any, *, signal_id: str, by: str, why: str) -> None:  # fmt: skip
+def signal(
+    store: Store, run_id: str, name: str, value: Any, *, signal_id: str, by: str, why: str
+) -> None:
     if client := client_of(store):
         client.signal(run_id, name, value, signal_id=signal_id, why=why)
     else:
         control.signal(store, run_id, name, value, signal_id=signal_id, by=by, why=why)
 
 
-def resolve(store: Store, run_id: str, call: int | str | None, *, by: str, why: str, done: Any = ...,
-            failed: str | None = None, retry: bool = False) -> None:  # fmt: skip
+def resolve(
+    store: Store,
+    run_id: str,
+    call: int | str | None,
+    *,
+    by: str,
+    why: str,
+    done: Any = ...,
+    failed: str | None = None,
+    retry: bool = False,
+) -> None:
     if client := client_of(store):
         client.resolve(run_id, call, done=done, failed=failed, retry=retry, why=why)
     else:
         control.resolve(store, run_id, call, done=done, failed=failed, retry=retry, by=by, why=why)
 
 
-def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence[str], expected: int | None,
-          key: str, by: str, why: str) -> bool:  # fmt: skip
+def patch(
+    store: Store,
+    run_id: str,
+    changes: control.Patch,
+    *,
+    delete: Sequence[str],
+    expected: int | None,
+    key: str,
+    by: str,
+    why: str,
+) -> bool:
     if client := client_of(store):
         return client.patch(run_id, changes, delete=delete, expected=expected, key=key, why=why)
     return control.patch(
@@ -71,7 +99,16 @@ def patch(store: Store, run_id: str, changes: control.Patch, *, delete: Sequence
     )
 
 
-def bulk(store: Store, verb: BulkVerb, query: str, *, newest: int | None, dry_run: bool, by: str, why: str) -> BulkReport:  # fmt: skip
+def bulk(
+    store: Store,
+    verb: BulkVerb,
+    query: str,
+    *,
+    newest: int | None,
+    dry_run: bool,
+    by: str,
+    why: str,
+) -> BulkReport:
     if client := client_of(store):
         return client.bulk(verb, query, newest=newest, dry_run=dry_run, why=why)
     return many.bulk(store, verb, query, newest=newest, dry_run=dry_run, by=by, why=why)
@@ -104,7 +141,16 @@ def undo(store: Store, run_id: str, *, by: str, why: str) -> None:
         control.undo(store, run_id, by=by, why=why)
 
 
-def fork(store: Store, run_id: str, step: int, new_id: str, state: Mapping[str, Any], *, by: str, why: str) -> None:  # fmt: skip
+def fork(
+    store: Store,
+    run_id: str,
+    step: int,
+    new_id: str,
+    state: Mapping[str, Any],
+    *,
+    by: str,
+    why: str,
+) -> None:
     if client := client_of(store):
         client.fork(run_id, step, id=new_id, state=state, why=why)
     else:
@@ -120,10 +166,19 @@ def resume(store: Store, run_id: str, *, accept_new_steps: bool, limits: Limits)
     )
 
 
-def start(store: Store, agent: str, input: Mapping[str, Any], *, id: str | None, version: str | None, priority: int,
-          by: str, why: str) -> RunRow:  # fmt: skip
+def start(
+    store: Store,
+    agent: str,
+    input: Mapping[str, Any],
+    *,
+    id: str | None,
+    version: str | None,
+    priority: int,
+    by: str,
+    why: str,
+) -> RunRow:
     if client := client_of(store):
-        return client.start_row(agent, input, id=id, version=version, priority=priority, why=why)  # fmt: skip
+        return client.start_row(agent, input, id=id, version=version, priority=priority, why=why)
     return control.start(
         store, agent, input, id=id, version=version, priority=priority, by=by, why=why
     )

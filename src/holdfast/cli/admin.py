@@ -232,5 +232,9 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
     finally:
         store.close()
     data = {"run": done.run_id, "status": done.status, "events": done.events}
-    say(as_json, data, f"{done.run_id}: {text.count(done.events, 'event')}, {done.status}",
-        f"  to see it: {command(url, 'show', done.run_id)}")  # fmt: skip
+    say(
+        as_json,
+        data,
+        f"{done.run_id}: {text.count(done.events, 'event')}, {done.status}",
+        f"  to see it: {command(url, 'show', done.run_id)}",
+    )

@@ -37,11 +37,23 @@ def bulk(verb: str, search: str, dry_run: bool, decider: Decider) -> None:
         found = plan
         if not dry_run:
             found = acts.bulk(
-                store, known, search, newest=plan.newest, dry_run=False, by=decider.by, why=decider.why
-            )  # fmt: skip
+                store,
+                known,
+                search,
+                newest=plan.newest,
+                dry_run=False,
+                by=decider.by,
+                why=decider.why,
+            )
     done = [o.run_id for o in found.outcomes if o.acts]
     skipped = {o.run_id: o.why for o in found.outcomes if not o.acts}
-    data = {"verb": verb, "dry_run": dry_run, "runs": done, "skipped": skipped, "has_more": found.has_more}  # fmt: skip
+    data = {
+        "verb": verb,
+        "dry_run": dry_run,
+        "runs": done,
+        "skipped": skipped,
+        "has_more": found.has_more,
+    }
     if dry_run and not decider.as_json:
         _print(found)
     would = "would " if dry_run else ""

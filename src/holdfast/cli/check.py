@@ -47,10 +47,16 @@ def check(
         found = check_runs(store, specs, agent=agent, failed=failed, watch=counted)
     counts = Counter(one.verdict for one in found)
     if as_json:
-        click.echo(text.as_json({
-            "ok": not any(counts[bad] for bad in BAD), "checked": len(found),
-            "counts": {v: counts[v] for v in ("agrees", *BAD, "unknown")}, "runs": [_data(one) for one in found],
-        }))  # fmt: skip
+        click.echo(
+            text.as_json(
+                {
+                    "ok": not any(counts[bad] for bad in BAD),
+                    "checked": len(found),
+                    "counts": {v: counts[v] for v in ("agrees", *BAD, "unknown")},
+                    "runs": [_data(one) for one in found],
+                }
+            )
+        )
     else:
         _print(found, counts, url)
     if any(counts[bad] for bad in BAD):
@@ -58,9 +64,19 @@ def check(
 
 
 def _data(one: CheckedRun) -> dict[str, Any]:
-    return {"run": one.row.id, "agent": one.row.agent, "status": one.row.status, "verdict": one.verdict,
-            "steps": one.steps, "step": one.step, "where": one.where, "recorded": one.recorded,
-            "attempted": one.attempted, "problem": one.problem, "adds": one.adds}  # fmt: skip
+    return {
+        "run": one.row.id,
+        "agent": one.row.agent,
+        "status": one.row.status,
+        "verdict": one.verdict,
+        "steps": one.steps,
+        "step": one.step,
+        "where": one.where,
+        "recorded": one.recorded,
+        "attempted": one.attempted,
+        "problem": one.problem,
+        "adds": one.adds,
+    }
 
 
 def _print(found: list[CheckedRun], counts: Counter[Any], url: str | None) -> None:

@@ -42,9 +42,14 @@ COMPLETED_MAX = 1000
 def store_option(command: F) -> F:
     """`--url`, also called `--db`."""
     return click.option(
-        "--url", "--db", "url", envvar="HOLDFAST_URL", metavar="URL", callback=_with_password,
+        "--url",
+        "--db",
+        "url",
+        envvar="HOLDFAST_URL",
+        metavar="URL",
+        callback=_with_password,
         help="A path, postgresql://…, or https://… of a server; default: HOLDFAST_URL, or .holdfast/holdfast.db in this folder.",
-    )(command)  # fmt: skip
+    )(command)
 
 
 def _with_password(ctx: click.Context, _: click.Parameter, url: str | None) -> str | None:

@@ -73,9 +73,12 @@ def _report(store: Store, run_id: str, did: str, decider: Decider) -> None:
 @run_argument
 @request_option
 @click.option(
-    "--set", "edits", multiple=True, metavar="NAME=VALUE",
+    "--set",
+    "edits",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="Call the tool with this argument instead of the one shown.",
-)  # fmt: skip
+)
 @decision_options
 def approve(run_id: str, request: str, edits: tuple[str, ...], decider: Decider) -> None:
     """Approve a request of a run."""
@@ -259,14 +262,18 @@ def pause(run_id: str, decider: Decider) -> None:
 )
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key from the run's state.")
 @click.option(
-    "--json-patch", "operations", metavar="JSON",
+    "--json-patch",
+    "operations",
+    metavar="JSON",
     help="RFC 6902 operations on the output of `holdfast show --json` (for a loop, under `loop`); - reads "
-         "them from stdin.",
-)  # fmt: skip
+    "them from stdin.",
+)
 @click.option(
-    "--expected", type=click.IntRange(0), metavar="SEQ",
+    "--expected",
+    type=click.IntRange(0),
+    metavar="SEQ",
     help="Refuse if the run has changed since this event: `seq` in `holdfast show --json`.",
-)  # fmt: skip
+)
 @click.option("--key", default="", help="Record the patch once, however often it is sent.")
 @decision_options
 def patch(
@@ -293,8 +300,15 @@ def patch(
         gone = f", and {', '.join(map(text.visible, delete))} removed" if delete else ""
         decider.confirm(lambda: f"patch {_summary(store, run_id)} with {shown}{gone}?")
         is_new = acts.patch(
-            store, run_id, new, delete=delete, expected=expected, key=key, by=decider.by, why=decider.why
-        )  # fmt: skip
+            store,
+            run_id,
+            new,
+            delete=delete,
+            expected=expected,
+            key=key,
+            by=decider.by,
+            why=decider.why,
+        )
         _report(store, run_id, "patched" if is_new else "was patched before", decider)
 
 
@@ -343,16 +357,29 @@ def undo(run_id: str, decider: Decider) -> None:
     help="Change the state it starts with.",
 )
 @click.option(
-    "--dry", "file", metavar="FILE[:AGENT]", shell_complete=python_files,
+    "--dry",
+    "file",
+    metavar="FILE[:AGENT]",
+    shell_complete=python_files,
     help="Execute STEP again in isolation, with mocks; no run is created and no tool is executed.",
-)  # fmt: skip
+)
 @click.option(
-    "--mock", "mocks", multiple=True, metavar="NAME=RESULT",
+    "--mock",
+    "mocks",
+    multiple=True,
+    metavar="NAME=RESULT",
     help="With --dry: what a tool or model returns (JSON, or text); MOCKS in FILE are used too.",
-)  # fmt: skip
+)
 @decision_options
-def fork(run_id: str, step: int, new_id: str | None, changes: tuple[str, ...], file: str | None,
-         mocks: tuple[str, ...], decider: Decider) -> None:  # fmt: skip
+def fork(
+    run_id: str,
+    step: int,
+    new_id: str | None,
+    changes: tuple[str, ...],
+    file: str | None,
+    mocks: tuple[str, ...],
+    decider: Decider,
+) -> None:
     """Create a new run that starts with this run's log up to the end of STEP and continues independently.
 
     With --dry, STEP itself is executed again instead, on a copy in memory.

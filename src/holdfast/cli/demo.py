@@ -58,9 +58,11 @@ class DemoFolder:
         sys.stdout.flush()
         return subprocess.run(  # noqa: S603  (our own interpreter and words)
             [sys.executable, "-m", "holdfast.cli", *words],
-            cwd=self.folder, env=_environment(self.calendar, env or {}), check=False,
+            cwd=self.folder,
+            env=_environment(self.calendar, env or {}),
+            check=False,
             stdout=sys.stderr if self.quiet else None,
-        ).returncode  # fmt: skip
+        ).returncode
 
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.ledger.read_text(encoding="utf-8").splitlines()]
@@ -219,6 +221,12 @@ def _try_next(folder: Path) -> None:
     )
     _say("Try next:")
     click.echo(f"    cd {shlex.quote(str(folder))}")
-    for words in (f"show {RUN} --step 6 --before", f"diff {RUN} 5 7", f"replay agent.py {RUN}",
-                  f"events {RUN}", f"export {RUN} -o ada.jsonl", "doctor"):  # fmt: skip
+    for words in (
+        f"show {RUN} --step 6 --before",
+        f"diff {RUN} 5 7",
+        f"replay agent.py {RUN}",
+        f"events {RUN}",
+        f"export {RUN} -o ada.jsonl",
+        "doctor",
+    ):
         click.echo(f"    {name} {words}")

@@ -18,9 +18,15 @@ from holdfast.words.advice import command
 
 
 def dry_fork(
-    file: str, run_id: str, step: int, state: Mapping[str, Any], answers: Mapping[str, Any], url: str | None, *,
+    file: str,
+    run_id: str,
+    step: int,
+    state: Mapping[str, Any],
+    answers: Mapping[str, Any],
+    url: str | None,
+    *,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Execute the step with the mocks of FILE and those that were given."""
     loaded = load(file)
     mocks = dict(vars(loaded.module).get("MOCKS", {}))
@@ -46,11 +52,17 @@ def dry_fork(
 def _data(done: DryStep) -> dict[str, Any]:
     error = done.error
     return {
-        "run": done.run_id, "step": done.step, "name": done.name, "status": done.status, "args": done.args,
-        "result": done.result, "error": None if error is None else views.to_plain(error),
-        "attempts": len(done.call.attempts), "recorded": done.recorded.status,
+        "run": done.run_id,
+        "step": done.step,
+        "name": done.name,
+        "status": done.status,
+        "args": done.args,
+        "result": done.result,
+        "error": None if error is None else views.to_plain(error),
+        "attempts": len(done.call.attempts),
+        "recorded": done.recorded.status,
         "changes": [{"path": c.path, "before": c.before, "after": c.after} for c in done.changes],
-    }  # fmt: skip
+    }
 
 
 def _print(done: DryStep) -> None:

@@ -50,8 +50,16 @@ CALLS_SHOWN = 100
 )
 @store_option
 @json_option
-def list_runs(search: str, status: str | None, agent: str, parent: str, limit: int, cursor: int | None,
-              url: str | None, as_json: bool) -> None:  # fmt: skip
+def list_runs(
+    search: str,
+    status: str | None,
+    agent: str,
+    parent: str,
+    limit: int,
+    cursor: int | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """List runs, newest first; with SEARCH, those that match.
 
     A search is one argument: 'status:failed,waiting agent:recap error:timeout input.customer.id:42 since:24h'. A bare
@@ -92,11 +100,16 @@ def _print_runs(found: list[RunRow], now: int) -> None:
     text.table(
         ("id", "agent", "status", "changed", "waiting for"),
         [
-            (row.id, text.visible(row.agent), row.status, f"{text.span(now - row.updated_at)} ago",
-             _waits_for(row, now) or "–")
+            (
+                row.id,
+                text.visible(row.agent),
+                row.status,
+                f"{text.span(now - row.updated_at)} ago",
+                _waits_for(row, now) or "–",
+            )
             for row in found
         ],
-    )  # fmt: skip
+    )
 
 
 def _waits_for(row: RunRow, now: int) -> str:
@@ -119,13 +132,22 @@ def _fields(row: RunRow) -> dict[str, Any]:
 @click.option("--before", is_flag=True, help="With --step: before the step; default: after it.")
 @click.option("--short", is_flag=True, help="Only its position, and how to continue.")
 @click.option(
-    "--all", "every_call", is_flag=True,
+    "--all",
+    "every_call",
+    is_flag=True,
     help=f"Every call. Default: the last {CALLS_SHOWN}, and earlier ones that did not simply succeed.",
-)  # fmt: skip
+)
 @store_option
 @json_option
-def show(run_id: str, step: int | None, before: bool, short: bool, every_call: bool, url: str | None,
-         as_json: bool) -> None:  # fmt: skip
+def show(
+    run_id: str,
+    step: int | None,
+    before: bool,
+    short: bool,
+    every_call: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Show the state of a run and how it got there."""
     with existing_store(url) as store:
         row = views.row_of(store, run_id)
@@ -155,8 +177,10 @@ def show(run_id: str, step: int | None, before: bool, short: bool, every_call: b
         return
     if step is not None:
         when = f"{'before' if before else 'after'} step {step}"
-        click.echo(f"state {when}, at {text.clock(state.updated_at)}; "
-                   f"it is {text.status(shown_status(row, now))} now")  # fmt: skip
+        click.echo(
+            f"state {when}, at {text.clock(state.updated_at)}; "
+            f"it is {text.status(shown_status(row, now))} now"
+        )
         now = state.updated_at
     _head(state, place, waits, steps, now)
     if short:
@@ -174,13 +198,26 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
     )
     lines = [
         ("run", f"{state.id}  {text.status(state.status)}"),
-        ("agent", text.visible(state.agent) + (f" (version {text.visible(state.code_version)})" if state.code_version else "")),
+        (
+            "agent",
+            text.visible(state.agent)
+            + (f" (version {text.visible(state.code_version)})" if state.code_version else ""),
+        ),
         ("position", text.visible(str(place))),
         ("loop", _loop(state)),
         ("stage", _stages(state)),
-        ("started", f"{text.clock(state.created_at)}, {took} ago" if state.status not in TERMINAL_STATUSES
-                  else f"{text.clock(state.created_at)}, ended after {took}"),
-        ("claimed", f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}" if state.workers else ""),
+        (
+            "started",
+            f"{text.clock(state.created_at)}, {took} ago"
+            if state.status not in TERMINAL_STATUSES
+            else f"{text.clock(state.created_at)}, ended after {took}",
+        ),
+        (
+            "claimed",
+            f"{len(state.workers)}×, last by {text.visible(state.workers[-1])}"
+            if state.workers
+            else "",
+        ),
         ("parent", text.visible(state.parent)),
         ("forked", f"from {text.visible(state.forked_from)}" if state.forked_from else ""),
         ("inherits", "; ".join(map(text.visible, state.inherited_effects))),
@@ -188,7 +225,7 @@ def _head(state: RunState, place: views.Position, waits: str, steps: list[str], 
         ("recorded", text.visible(state.diverged.recorded) if state.diverged else ""),
         ("attempted", text.visible(state.diverged.attempted) if state.diverged else ""),
         ("input", text.compact(state.input, 200)),
-    ]  # fmt: skip
+    ]
     for name, said in lines:
         if said:
             click.echo(f"{click.style(f'{name:<11}', dim=True)}  {said}")
@@ -232,12 +269,19 @@ def _calls(calls: Sequence[Call], left_out: int) -> None:
     text.table(
         ("step", "call", "status", "tries", "took", "arguments", "result"),
         [
-            (str(c.step), text.visible(c.name), _standing(c), str(len(c.attempts)),
-             text.span(c.duration_us) if c.ended_at else "–", _arguments(c), _outcome(c))
+            (
+                str(c.step),
+                text.visible(c.name),
+                _standing(c),
+                str(len(c.attempts)),
+                text.span(c.duration_us) if c.ended_at else "–",
+                _arguments(c),
+                _outcome(c),
+            )
             for c in calls
         ],
         indent=2,
-    )  # fmt: skip
+    )
     for call in calls:
         for line in _story(call):
             click.echo(f"  step {call.step}: {line}")
@@ -273,9 +317,12 @@ def _story(call: Call) -> list[str]:
                 again = f"; next attempt after {text.span(attempt.retry_at - attempt.ended_at)}"
             lines.append(f"attempt {attempt.number} failed: {text.cut(said, 120)}{again}")
     if call.status == "in_doubt":
-        lines.append(click.style(
-            f"in doubt: it may or may not have happened. {describe.doubt_of(call)} (key {text.visible(call.key)})",
-            fg="magenta"))  # fmt: skip
+        lines.append(
+            click.style(
+                f"in doubt: it may or may not have happened. {describe.doubt_of(call)} (key {text.visible(call.key)})",
+                fg="magenta",
+            )
+        )
     lines += [f"evidence: {text.visible(evidence(found))}" for found in call.evidence]
     if call.resolution is not None:
         lines.append(f"doubt resolved: {text.visible(resolution(call.resolution))}")
@@ -286,25 +333,41 @@ def _knowledge(state: RunState) -> None:
     """What the agent knows and decided, and what people said; of a loop, also what its own state holds."""
     own = state.agent_state or AgentState()
     memory = own.memory
-    _section("plan", [f"{'✓' if p.status == 'done' else '▸' if p.status == 'doing' else '·'} {text.visible(p.name)}"
-                      for p in (*state.plan, *memory.plan)])  # fmt: skip
-    _section("decisions", [
-        f"{text.visible(d.name)}: {text.compact(d.choice)}" + (f", because {text.visible(d.why)}" if d.why else "")
-        for d in state.decisions
-    ])  # fmt: skip
+    _section(
+        "plan",
+        [
+            f"{'✓' if p.status == 'done' else '▸' if p.status == 'doing' else '·'} {text.visible(p.name)}"
+            for p in (*state.plan, *memory.plan)
+        ],
+    )
+    _section(
+        "decisions",
+        [
+            f"{text.visible(d.name)}: {text.compact(d.choice)}"
+            + (f", because {text.visible(d.why)}" if d.why else "")
+            for d in state.decisions
+        ],
+    )
     _section("state", [f"{text.visible(k)} = {text.compact(v)}" for k, v in state.state.items()])
-    _section("facts", [
-        f"{text.visible(f.key)} = {text.compact(f.value)}" + (f"  (from {text.visible(f.source)})" if f.source else "")
-        for f in (*state.facts, *memory.facts)
-    ])  # fmt: skip
+    _section(
+        "facts",
+        [
+            f"{text.visible(f.key)} = {text.compact(f.value)}"
+            + (f"  (from {text.visible(f.source)})" if f.source else "")
+            for f in (*state.facts, *memory.facts)
+        ],
+    )
     _section("open questions", [text.visible(q) for q in (*state.questions, *memory.questions)])
     _section("flags", [text.visible(flag) for flag in dict.fromkeys((*state.flags, *memory.flags))])
     notes = (*state.notes.items(), *memory.notes.items())
     _section("notes", [f"{text.visible(k)} = {text.compact(v)}" for k, v in notes])
-    _section("artifacts", [
-        f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
-        for a in (*state.artifacts, *memory.artifacts)
-    ])  # fmt: skip
+    _section(
+        "artifacts",
+        [
+            f"{text.visible(a.name)}  {text.visible(a.type)}, {a.bytes:,} bytes  {text.visible(a.summary)}".rstrip()
+            for a in (*state.artifacts, *memory.artifacts)
+        ],
+    )
     _section("items", [f"{text.visible(name)}: {count:,}" for name, count in state.items.items()])
     _section(
         "last shown to a model", [] if state.context is None else [text.compact(state.context)]
@@ -312,8 +375,13 @@ def _knowledge(state: RunState) -> None:
     _section(
         "messages", [f"{text.visible(m.role)}: {text.compact(m.content)}" for m in state.messages]
     )
-    _section("log", [f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
-                       for line in state.lines])  # fmt: skip
+    _section(
+        "log",
+        [
+            f"{text.clock(line.time)}  {text.visible(line.level)}: {text.visible(line.text)}"
+            for line in state.lines
+        ],
+    )
 
 
 def _section(title: str, lines: list[str]) -> None:
@@ -375,8 +443,9 @@ def _which_events(command: Callable[..., None]) -> Callable[..., None]:
 @_which_events
 @store_option
 @json_option
-def trace(run_id: str, after: int, limit: int | None, last: int | None, url: str | None,
-          as_json: bool) -> None:  # fmt: skip
+def trace(
+    run_id: str, after: int, limit: int | None, last: int | None, url: str | None, as_json: bool
+) -> None:
     """Print a run's timeline as sentences."""
     with existing_store(url) as store:
         _check_readable(store, run_id, after, limit, last)
@@ -423,18 +492,25 @@ def _trace_json(run_id: str, moments: Iterable[views.Moment]) -> None:
 @_which_events
 @store_option
 @json_option
-def events(run_id: str, after: int, limit: int | None, last: int | None, url: str | None,
-           as_json: bool) -> None:  # fmt: skip
+def events(
+    run_id: str, after: int, limit: int | None, last: int | None, url: str | None, as_json: bool
+) -> None:
     """A run's log, event by event, as it is kept."""
     with existing_store(url) as store:
         _check_readable(store, run_id, after, limit, last)
         found = views.events(store, run_id, after=after, limit=limit, last=last)
         if as_json:
             data = (
-                {"seq": r.seq, "time": r.time, "epoch": r.epoch, "kind": r.kind, "hash": r.hash.hex(),
-                 "data": views.to_plain(event)}
+                {
+                    "seq": r.seq,
+                    "time": r.time,
+                    "epoch": r.epoch,
+                    "kind": r.kind,
+                    "hash": r.hash.hex(),
+                    "data": views.to_plain(event),
+                }
                 for r, event in found
-            )  # fmt: skip
+            )
             stream_json({"run": run_id}, "events", data)
             return
         wide = 10_000 if not sys.stdout.isatty() else 160

@@ -144,8 +144,13 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
     @sentence(said)
     def ask(outcome: Outcome, **values: Any) -> None:
         vm, fn = program.custom_step(number, outcome.state, outcome.run.stage)
-        seen = {"state": outcome.state, "output": outcome.result, "status": outcome.status,
-                "stage": outcome.run.stage, "error": outcome.error}  # fmt: skip
+        seen = {
+            "state": outcome.state,
+            "output": outcome.result,
+            "status": outcome.status,
+            "stage": outcome.run.stage,
+            "error": outcome.error,
+        }
         try:
             result = vm.call(fn, *(to_lua(vm.lua, x) for x in (seen, *values.values())))
         except LuaError as error:

@@ -57,10 +57,17 @@ def http_options(command: F) -> F:
 @json_option
 @click.pass_context
 def mcp(
-    ctx: click.Context, name: str | None, allowed: tuple[str, ...], may_answer: bool, http: str | None,
-    token_file: Path | None, credentials: Path | None, hosts: tuple[str, ...], url: str | None,
+    ctx: click.Context,
+    name: str | None,
+    allowed: tuple[str, ...],
+    may_answer: bool,
+    http: str | None,
+    token_file: Path | None,
+    credentials: Path | None,
+    hosts: tuple[str, ...],
+    url: str | None,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Serve tasks to MCP clients, on stdin and stdout or over HTTP.
 
     The client acts as one agent. It can read, patch, signal and hand over that agent's tasks, and those of
@@ -193,8 +200,13 @@ def known_clients(_: click.Context, __: click.Parameter, begun: str) -> list[str
 @store_option
 @json_option
 def config(
-    client: str, name: str | None, allowed: tuple[str, ...], may_answer: bool, url: str | None, as_json: bool
-) -> None:  # fmt: skip
+    client: str,
+    name: str | None,
+    allowed: tuple[str, ...],
+    may_answer: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Print the configuration of a client: claude-desktop, claude-code, cursor, vscode or json."""
     who = _identity(name, allowed, may_answer)
     found = clients.find(client)

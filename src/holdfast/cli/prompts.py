@@ -56,8 +56,9 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
 def _decide(store: Store, asked: views.RequestOfRun) -> bool:
     run_id, wait = asked.run_id, asked.wait
     if wait.wait == "approval":
-        answer = click.prompt("approve? yes, no, or later", type=click.Choice(["y", "n", "l"]),
-                              default="l", err=True)  # fmt: skip
+        answer = click.prompt(
+            "approve? yes, no, or later", type=click.Choice(["y", "n", "l"]), default="l", err=True
+        )
         if answer == "l":
             return False
         act = control.approve if answer == "y" else control.reject

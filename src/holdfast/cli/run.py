@@ -52,16 +52,24 @@ from holdfast.waiting import WaitingFor
 from holdfast.words.advice import advice, command
 
 lease_option = click.option(
-    "--lease", type=click.FloatRange(0.1, 86_400), default=30.0, show_default=True, metavar="SECONDS",
+    "--lease",
+    type=click.FloatRange(0.1, 86_400),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
     help="How long the run stays reserved if this process dies.",
-)  # fmt: skip
+)
 deadline_option = click.option(
     "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
 )
 budget_option = click.option(
-    "--budget", "budget", multiple=True, metavar="LIMIT=NUMBER", callback=lambda _ctx, _param, given: _budget(given),
+    "--budget",
+    "budget",
+    multiple=True,
+    metavar="LIMIT=NUMBER",
+    callback=lambda _ctx, _param, given: _budget(given),
     help="A limit of the run's budget, such as max_steps=20 or max_cost_usd=0.5.",
-)  # fmt: skip
+)
 wait_option = click.option(
     "--wait", is_flag=True, help="Block while the run is waiting for something."
 )
@@ -160,9 +168,14 @@ class Job:
 
     def go_on(self, *, accept_new_steps: bool = False, limits: Limits = NO_LIMITS) -> Any:
         return self.hf.resume(
-            self.run_id, wait=self.wait, by=who(), override=self.override, accept_new_steps=accept_new_steps,
-            deadline=limits.deadline, budget=limits.budget,
-        )  # fmt: skip
+            self.run_id,
+            wait=self.wait,
+            by=who(),
+            override=self.override,
+            accept_new_steps=accept_new_steps,
+            deadline=limits.deadline,
+            budget=limits.budget,
+        )
 
     def _await_lease(self, busy: RunBusy) -> None:
         """A worker that died holds its runs until their lease ends: wait for that, once. One that
@@ -200,8 +213,15 @@ class Job:
                 f"step {call.step}, {text.visible(call.name)}, may or may not have happened"
                 for call in state.in_doubt
             ]
-            click.echo("\n".join([f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To continue:",
-                                  *(f"  {text.visible(line)}" for line in how)]), err=True)  # fmt: skip
+            click.echo(
+                "\n".join(
+                    [
+                        f"\ninterrupted; {'; '.join(doubts) or 'nothing is lost'}. To continue:",
+                        *(f"  {text.visible(line)}" for line in how),
+                    ]
+                ),
+                err=True,
+            )
         raise click.exceptions.Exit(INTERRUPTED)
 
     def _waits(self, waiting: RunWaiting) -> NoReturn:
@@ -236,8 +256,10 @@ class Job:
         step = state.failure.step if state.failure else 0
         where = f" at step {step}" if step else ""
         became = "" if was_cancelled else f"{text.status(state.status)}{where}: "
-        lines = [f"run {self.run_id} {became}{text.indented(error)}",
-                 f"  see why:   {command(self.url, 'show', self.run_id)}"]  # fmt: skip
+        lines = [
+            f"run {self.run_id} {became}{text.indented(error)}",
+            f"  see why:   {command(self.url, 'show', self.run_id)}",
+        ]
         if state.status == "failed":
             how = next_commands(self.hf.store, state, self.url, self.file)
             lines += [f"  {word:10} {line}" for word, line in zip(_words(how), how, strict=True)]
@@ -254,8 +276,15 @@ class Job:
         ]
         raise CommandError("\n".join(lines), "Diverged", as_json=self.as_json) from diverged
 
-    def _json(self, status: str, *, waiting_for: str = "", waiting: Sequence[WaitingFor] = (), error: str = "",
-              how: list[str] | None = None) -> None:  # fmt: skip
+    def _json(
+        self,
+        status: str,
+        *,
+        waiting_for: str = "",
+        waiting: Sequence[WaitingFor] = (),
+        error: str = "",
+        how: list[str] | None = None,
+    ) -> None:
         click.echo(
             _as_json(
                 self.run_id, status, waiting_for=waiting_for, waiting=waiting, error=error, how=how
@@ -263,11 +292,28 @@ class Job:
         )
 
 
-def _as_json(run_id: str, status: str, *, result: Any = None, waiting_for: str = "",
-             waiting: Sequence[WaitingFor] = (), error: str = "", how: list[str] | None = None) -> str:  # fmt: skip
+def _as_json(
+    run_id: str,
+    status: str,
+    *,
+    result: Any = None,
+    waiting_for: str = "",
+    waiting: Sequence[WaitingFor] = (),
+    error: str = "",
+    how: list[str] | None = None,
+) -> str:
     """What became of a run, for programs."""
-    return text.as_json({"run": run_id, "status": status, "result": result, "waiting_for": waiting_for,
-                         "waiting": waiting, "error": error, "continue": how or []})  # fmt: skip
+    return text.as_json(
+        {
+            "run": run_id,
+            "status": status,
+            "result": result,
+            "waiting_for": waiting_for,
+            "waiting": waiting,
+            "error": error,
+            "continue": how or [],
+        }
+    )
 
 
 def _print_result(store: Store, run_id: str, as_json: bool) -> None:
@@ -295,8 +341,17 @@ def _print_result(store: Store, run_id: str, as_json: bool) -> None:
 @wait_option
 @store_option
 @json_option
-def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float | None, budget: Budget | None,
-        lease: float, wait: bool, url: str | None, as_json: bool) -> None:  # fmt: skip
+def run(
+    target: str,
+    given: tuple[str, ...],
+    run_id: str | None,
+    deadline: float | None,
+    budget: Budget | None,
+    lease: float,
+    wait: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Run an agent from a file, or resume the run with this id.
 
     Parameters are converted to the types that the agent declares. After Ctrl-C the run can be resumed.
@@ -342,9 +397,18 @@ def run(target: str, given: tuple[str, ...], run_id: str | None, deadline: float
 @budget_option
 @store_option
 @json_option
-def resume(target: str, run_id: str | None, lease: float, wait: bool, override: tuple[str, ...],
-           accept_new_steps: bool, deadline: float | None, budget: Budget | None, url: str | None,
-           as_json: bool) -> None:  # fmt: skip
+def resume(
+    target: str,
+    run_id: str | None,
+    lease: float,
+    wait: bool,
+    override: tuple[str, ...],
+    accept_new_steps: bool,
+    deadline: float | None,
+    budget: Budget | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Continue a run that is waiting, was interrupted or failed. A failed one continues from its failed step.
 
     The result of a completed run is printed, and FILE is not needed for that.
@@ -410,11 +474,17 @@ def _words(how: list[str]) -> list[str]:
 
 
 def _show_what_may_repeat(state: RunState) -> None:
-    did = [f"step {call.step}, {text.visible(call.name)}" for call in state.calls
-           if call.status == "done" and call.effect not in ("", Effect.REPEATABLE)]  # fmt: skip
+    did = [
+        f"step {call.step}, {text.visible(call.name)}"
+        for call in state.calls
+        if call.status == "done" and call.effect not in ("", Effect.REPEATABLE)
+    ]
     if did:
-        click.echo(f"run {state.id} has done this, and will do it again unless its state prevents it: "
-                   + "; ".join(did), err=True)  # fmt: skip
+        click.echo(
+            f"run {state.id} has done this, and will do it again unless its state prevents it: "
+            + "; ".join(did),
+            err=True,
+        )
 
 
 def _in_order(first: str, second: str) -> tuple[str, str]:
@@ -440,13 +510,21 @@ def replay(target: str, run_id: str, url: str | None, as_json: bool) -> None:
         found = hf.replay(run_id)
     cause = found.diverged
     data = {
-        "run": run_id, "steps": found.steps, "reached_end": found.reached_end,
-        "diverged": None if cause is None else
-        {"where": cause.where, "recorded": cause.recorded, "attempted": cause.attempted},
-    }  # fmt: skip
+        "run": run_id,
+        "steps": found.steps,
+        "reached_end": found.reached_end,
+        "diverged": None
+        if cause is None
+        else {"where": cause.where, "recorded": cause.recorded, "attempted": cause.attempted},
+    }
     if cause is not None:
-        say(as_json, data, f"{run_id}: the code diverges from the log at {cause.where}",
-            f"  recorded:  {cause.recorded}", f"  attempted: {cause.attempted}")  # fmt: skip
+        say(
+            as_json,
+            data,
+            f"{run_id}: the code diverges from the log at {cause.where}",
+            f"  recorded:  {cause.recorded}",
+            f"  attempted: {cause.attempted}",
+        )
         raise click.exceptions.Exit(1)
     end = "to its end" if found.reached_end else "to the end of what is recorded"
     say(

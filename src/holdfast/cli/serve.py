@@ -32,17 +32,40 @@ PORT = 8350
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
-@click.option("--worker", "files", multiple=True, metavar="FILE", shell_complete=python_files,
-              help="Also run a worker for the agents of this file; may be repeated.")  # fmt: skip
+@click.option(
+    "--worker",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    shell_complete=python_files,
+    help="Also run a worker for the agents of this file; may be repeated.",
+)
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME",
-              help="A name under which browsers reach the server; may be repeated.")  # fmt: skip
-@click.option("--trust-user-header", "header", metavar="HEADER",
-              help="The header in which a reverse proxy sends the name of the signed-in user.")  # fmt: skip
-@click.option("--trust-proxy", "proxies", multiple=True, metavar="ADDRESS",
-              help="The address of that proxy; may be repeated.")  # fmt: skip
-@click.option("--proxy-role", type=click.Choice(ROLES),
-              help="The role of the proxy's users without a credential; default: they are refused.")  # fmt: skip
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which browsers reach the server; may be repeated.",
+)
+@click.option(
+    "--trust-user-header",
+    "header",
+    metavar="HEADER",
+    help="The header in which a reverse proxy sends the name of the signed-in user.",
+)
+@click.option(
+    "--trust-proxy",
+    "proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="The address of that proxy; may be repeated.",
+)
+@click.option(
+    "--proxy-role",
+    type=click.Choice(ROLES),
+    help="The role of the proxy's users without a credential; default: they are refused.",
+)
 @click.option(
     "--check", "only_checks", is_flag=True, help="Check the options and the store, and exit."
 )
@@ -51,9 +74,20 @@ PORT = 8350
 @store_option
 @json_option
 def serve(
-    host: str, port: int, files: tuple[str, ...], read_only: bool, hosts: tuple[str, ...], header: str | None,
-    proxies: tuple[str, ...], proxy_role: str | None, only_checks: bool, opens: bool, file: Path | None, url: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    host: str,
+    port: int,
+    files: tuple[str, ...],
+    read_only: bool,
+    hosts: tuple[str, ...],
+    header: str | None,
+    proxies: tuple[str, ...],
+    proxy_role: str | None,
+    only_checks: bool,
+    opens: bool,
+    file: Path | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Serve the pages and the HTTP API, until stopped.
 
     On this machine, the printed link signs you in once. Other people need a credential: `holdfast token create`.
@@ -86,7 +120,12 @@ def serve(
     app = app_of(server, _mcp if has_mcp else None)
     address = f"http://{_shown(host)}:{listening.getsockname()[1]}/"
     link = f"{address}login/{server.sessions.link(_local_name(), 'admin')}" if is_local else ""
-    said = {"url": address, "link": link, "read_only": read_only, "mcp": f"{address}mcp" if has_mcp else ""}  # fmt: skip
+    said = {
+        "url": address,
+        "link": link,
+        "read_only": read_only,
+        "mcp": f"{address}mcp" if has_mcp else "",
+    }
     click.echo(text.as_json_line(said) if as_json else _greeting(address, link), err=True)
     with _until_stopped(), _worker(files, url):
         if opens and link:

@@ -32,8 +32,14 @@ from holdfast.words.advice import command
 )
 @click.option("--priority", type=click.IntRange(-10, 10), default=0, show_default=True)
 @decision_options
-def start(agent: str, given: tuple[str, ...], run_id: str | None, version: str | None, priority: int,
-          decider: Decider) -> None:  # fmt: skip
+def start(
+    agent: str,
+    given: tuple[str, ...],
+    run_id: str | None,
+    version: str | None,
+    priority: int,
+    decider: Decider,
+) -> None:
     """Start a run of a registered agent, by name; a worker executes it.
 
     Its code is not needed here. Workers register their agents when they start; `holdfast agents` lists them.
@@ -42,8 +48,15 @@ def start(agent: str, given: tuple[str, ...], run_id: str | None, version: str |
         schema = ParamSchema.from_json_schema(acts.parameters_of(store, agent, version))
         values = parameters(agent, schema, given)
         row = acts.start(
-            store, agent, values, id=run_id, version=version, priority=priority, by=decider.by, why=decider.why
-        )  # fmt: skip
+            store,
+            agent,
+            values,
+            id=run_id,
+            version=version,
+            priority=priority,
+            by=decider.by,
+            why=decider.why,
+        )
         status = views.shown_status(row, store.now())
     say(
         decider.as_json,

@@ -96,8 +96,15 @@ class TestCounts(Struct):
     help="A parameter of the agent, for scenarios that do not give it.",
 )
 @json_option
-def test(targets: tuple[str, ...], mock: bool, crash_everywhere: bool, real: bool, only: str, params: tuple[str, ...],
-         as_json: bool) -> None:  # fmt: skip
+def test(
+    targets: tuple[str, ...],
+    mock: bool,
+    crash_everywhere: bool,
+    real: bool,
+    only: str,
+    params: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Run the specs of an agent: SPEC in its file, a .feature file of the same name, test_ functions.
 
     Each scenario runs on its own temporary store. Timers and retry delays are
@@ -146,9 +153,12 @@ def _find_tests(target: str, mock: bool) -> TestTarget:
     if path.suffix == LUA:
         return TestTarget(given, target, *lua_scenarios(loaded, mock), [])
     context = SpecContext(
-        loaded.agents, _chosen(loaded), names,
-        mocks_of(names.get("MOCKS", {})) if mock else {}, strict=mock,
-    )  # fmt: skip
+        loaded.agents,
+        _chosen(loaded),
+        names,
+        mocks_of(names.get("MOCKS", {})) if mock else {},
+        strict=mock,
+    )
     known = known_sentences(names)
     scenarios: list[Scenario] = []
     inside = None if feature else spec_in(path, names)
@@ -185,10 +195,12 @@ def _chosen(loaded: AgentFile) -> Callable[..., Any] | None:
 def _test_files(path: Path, names: dict[str, Any], module: str) -> list[Path]:
     """The file itself if it has test functions, and test_NAME.py next to it."""
     own = [
-        name for name, value in names.items()
-        if name.startswith(("test_", "Test")) and getattr(value, "__module__", "") == module
+        name
+        for name, value in names.items()
+        if name.startswith(("test_", "Test"))
+        and getattr(value, "__module__", "") == module
         and (inspect.isfunction(value) or inspect.isclass(value))
-    ]  # fmt: skip
+    ]
     beside = path.with_name(f"test_{path.name}")
     return [*([path] if own else []), *([beside] if beside.is_file() else [])]
 
@@ -323,8 +335,17 @@ def _pytest(files: list[Path], tally: TestCounts, only: str) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="holdfast-test-") as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider",
-                   f"--junitxml={report}", *map(str, files)]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *map(str, files),
+        ]
         command += ["-k", only] if only else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - pytest itself
         if not report.exists():
@@ -346,8 +367,13 @@ def _cases(report: Path) -> list[dict[str, Any]]:
     found = []
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by pytest, a moment ago
         bad = [part for part in case if part.tag in ("failure", "error")]
-        found.append({"name": case.get("name", ""), "ok": not bad,
-                      "message": "\n".join(part.text or part.get("message") or "" for part in bad)})  # fmt: skip
+        found.append(
+            {
+                "name": case.get("name", ""),
+                "ok": not bad,
+                "message": "\n".join(part.text or part.get("message") or "" for part in bad),
+            }
+        )
     return found
 
 
@@ -357,36 +383,78 @@ def _cases(report: Path) -> list[dict[str, Any]]:
 def _verdict_data(verdict: ScenarioResult, report: CrashReport | None) -> dict[str, Any]:
     failed, outcome = verdict.failed, verdict.outcome
     return {
-        "name": verdict.scenario.name, "place": verdict.scenario.place,
+        "name": verdict.scenario.name,
+        "place": verdict.scenario.place,
         "ok": verdict.ok and (report is None or report.ok),
-        "failed": None if failed is None else {
-            "sentence": failed.said, "place": failed.place, "expected": verdict.expected, "actual": verdict.actual,
+        "failed": None
+        if failed is None
+        else {
+            "sentence": failed.said,
+            "place": failed.place,
+            "expected": verdict.expected,
+            "actual": verdict.actual,
         },
         "problem": verdict.problem,
-        "run": None if outcome is None else {
-            "status": outcome.status, "stage": outcome.run.stage, "state": outcome.state, "output": outcome.result,
-            "error": outcome.error, "waiting_for": outcome.waiting_for,
-            "calls": [{"step": c.step, "name": c.name, "status": c.status, "args": c.args, "result": c.result,
-                       "attempts": c.attempts, "error": c.error} for c in outcome.calls],
+        "run": None
+        if outcome is None
+        else {
+            "status": outcome.status,
+            "stage": outcome.run.stage,
+            "state": outcome.state,
+            "output": outcome.result,
+            "error": outcome.error,
+            "waiting_for": outcome.waiting_for,
+            "calls": [
+                {
+                    "step": c.step,
+                    "name": c.name,
+                    "status": c.status,
+                    "args": c.args,
+                    "result": c.result,
+                    "attempts": c.attempts,
+                    "error": c.error,
+                }
+                for c in outcome.calls
+            ],
         },
-        "crashes": None if report is None else {
-            "boundaries": report.boundaries, "ok": report.ok, "problem": report.problem,
+        "crashes": None
+        if report is None
+        else {
+            "boundaries": report.boundaries,
+            "ok": report.ok,
+            "problem": report.problem,
             "faults": [_fault_data(fault) for fault in report.faults],
             "looks": [_fault_data(fault) for fault in report.looks],
         },
-    }  # fmt: skip
+    }
 
 
 def _fault_data(fault: Fault) -> dict[str, Any]:
-    return {"kind": fault.kind, "says": fault.says, "at": fault.where, "declared": fault.declared,
-            "killed": fault.killed, "remedy": fault.fix, "crashes": fault.crashes}  # fmt: skip
+    return {
+        "kind": fault.kind,
+        "says": fault.says,
+        "at": fault.where,
+        "declared": fault.declared,
+        "killed": fault.killed,
+        "remedy": fault.fix,
+        "crashes": fault.crashes,
+    }
 
 
 def _end(tally: TestCounts, only: str) -> None:
     total = len(tally.scenarios) + len(tally.tests)
     if tally.as_json:
-        click.echo(text.as_json({"ok": bool(total) and not tally.failed, "passed": total - tally.failed,
-                                 "failed": tally.failed, "scenarios": tally.scenarios, "tests": tally.tests}))  # fmt: skip
+        click.echo(
+            text.as_json(
+                {
+                    "ok": bool(total) and not tally.failed,
+                    "passed": total - tally.failed,
+                    "failed": tally.failed,
+                    "scenarios": tally.scenarios,
+                    "tests": tally.tests,
+                }
+            )
+        )
     elif not total:
         click.echo(f"no scenario or test matches {text.visible(only)!r}", err=True)
     else:

@@ -30,15 +30,40 @@ from holdfast.words.text import (
 )
 
 __all__ = [
-    "as_json", "as_json_line", "clock", "compact", "count", "cut", "from_json", "heading", "indented", "one_line",
-    "pretty", "seconds_of", "span", "status", "table", "visible",
-]  # fmt: skip
+    "as_json",
+    "as_json_line",
+    "clock",
+    "compact",
+    "count",
+    "cut",
+    "from_json",
+    "heading",
+    "indented",
+    "one_line",
+    "pretty",
+    "seconds_of",
+    "span",
+    "status",
+    "table",
+    "visible",
+]
 
 STATUS_COLOURS: Final = {
-    "completed": "green", "done": "green", "ok": "green", "running": "cyan", "pending": "cyan",
-    "retrying": "yellow", "waiting": "yellow", "paused": "yellow", "interrupted": "yellow",
-    "in doubt": "magenta", "failed": "red", "cancelled": "red", "quarantined": "red", "WEAK": "red",
-}  # fmt: skip
+    "completed": "green",
+    "done": "green",
+    "ok": "green",
+    "running": "cyan",
+    "pending": "cyan",
+    "retrying": "yellow",
+    "waiting": "yellow",
+    "paused": "yellow",
+    "interrupted": "yellow",
+    "in doubt": "magenta",
+    "failed": "red",
+    "cancelled": "red",
+    "quarantined": "red",
+    "WEAK": "red",
+}
 
 
 def as_json(value: Any) -> str:
@@ -112,10 +137,12 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
         )
     for row in rows:
         # Text, never markup: square brackets in data mean nothing.
-        shown.add_row(*(
-            Text(cell, style=(STATUS_COLOURS.get(cell) or "") if head == "status" else "")
-            for head, cell in zip(headers, row, strict=True)
-        ))  # fmt: skip
+        shown.add_row(
+            *(
+                Text(cell, style=(STATUS_COLOURS.get(cell) or "") if head == "status" else "")
+                for head, cell in zip(headers, row, strict=True)
+            )
+        )
     Console(color_system=None if os.environ.get("NO_COLOR") else "auto").print(
         Padding(shown, (0, 0, 0, indent))
     )
@@ -124,8 +151,10 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
-               for c in text)  # fmt: skip
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
+        for c in text
+    )
 
 
 def _padded(text: str, width: int) -> str:

@@ -142,8 +142,12 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, short) for verb, (_, _, short) in VERBS.items()])
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:  # fmt: skip
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
         as_json = _wants_json(args)
         try:
             _refuse_broken_text(args)

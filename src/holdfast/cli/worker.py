@@ -58,9 +58,14 @@ class ReportPrinter:
             return
         if self._as_json:
             line = text.as_json_line(
-                {"status": said.status, "agent": said.agent, "run": said.run_id,
-                 "seconds": round(said.seconds, 6), "detail": said.detail}
-            )  # fmt: skip
+                {
+                    "status": said.status,
+                    "agent": said.agent,
+                    "run": said.run_id,
+                    "seconds": round(said.seconds, 6),
+                    "detail": said.detail,
+                }
+            )
         else:
             line = self._sentence(said)
         with self._mutex:
@@ -160,20 +165,36 @@ class WorkerThread:
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="FILE|MODULE[:AGENT]…")
 @click.option(
-    "--concurrency", "-c", type=click.IntRange(1, 10_000), default=10, show_default=True,
+    "--concurrency",
+    "-c",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    show_default=True,
     help="Runs executed at once: sync agents in threads, async agents as tasks.",
-)  # fmt: skip
+)
 @lease_option
 @click.option(
-    "--grace", type=click.FloatRange(0, 86_400), default=10.0, show_default=True, metavar="SECONDS",
+    "--grace",
+    type=click.FloatRange(0, 86_400),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
     help="How long a call may still take after SIGTERM or Ctrl-C.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="Exit when nothing is due.")
 @click.option("--quiet", "-q", is_flag=True, help="Do not report single runs.")
 @store_option
 @json_option
-def worker(targets: tuple[str, ...], concurrency: int, lease: float, grace: float, once: bool, quiet: bool,
-           url: str | None, as_json: bool) -> None:  # fmt: skip
+def worker(
+    targets: tuple[str, ...],
+    concurrency: int,
+    lease: float,
+    grace: float,
+    once: bool,
+    quiet: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Execute due runs of the agents in these files or modules, until stopped.
 
     On Ctrl-C or SIGTERM the worker claims no more runs, and releases each run as soon as its current call
@@ -247,13 +268,25 @@ def _log_to_stderr() -> None:
 @click.option("--id", "schedule_id", metavar="ID", help="Default: the agent's name.")
 @click.option("--priority", type=click.IntRange(-10, 10), default=0, show_default=True)
 @click.option(
-    "--catch-up", type=click.Choice(("latest", "all", "none")), default="latest", show_default=True,
+    "--catch-up",
+    type=click.Choice(("latest", "all", "none")),
+    default="latest",
+    show_default=True,
     help="Which missed times to start a run for, after a period without workers.",
-)  # fmt: skip
+)
 @store_option
 @json_option
-def schedule(target: str, cron: str, tz: str, given: tuple[str, ...], schedule_id: str | None, priority: int,
-             catch_up: Any, url: str | None, as_json: bool) -> None:  # fmt: skip
+def schedule(
+    target: str,
+    cron: str,
+    tz: str,
+    given: tuple[str, ...],
+    schedule_id: str | None,
+    priority: int,
+    catch_up: Any,
+    url: str | None,
+    as_json: bool,
+) -> None:
     """Let workers start a run of an agent at each time that CRON matches ('30 6 * * mon-fri', '@daily').
 
     There is one run per time, whatever the number of workers. The same id replaces the schedule.
@@ -293,11 +326,17 @@ def schedules(url: str | None, as_json: bool) -> None:
     text.table(
         ("id", "agent", "cron", "time zone", "next", "last"),
         [
-            (one.id, text.visible(one.agent), one.cron, one.zone, text.clock(one.next_at),
-             text.clock(one.last_at) if one.last_at else "–")
+            (
+                one.id,
+                text.visible(one.agent),
+                one.cron,
+                one.zone,
+                text.clock(one.next_at),
+                text.clock(one.last_at) if one.last_at else "–",
+            )
             for one in found
         ],
-    )  # fmt: skip
+    )
 
 
 @click.command()

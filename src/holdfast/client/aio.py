@@ -146,16 +146,37 @@ class AsyncClient:
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
-    async def run(self, agent: str, /, *, id: str | None = None, timeout: float | None = None, priority: int = 0,
-            deadline: float | None = None, budget: Budget | None = None, why: str = "", **input: Any) -> Any:  # fmt: skip
+    async def run(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        why: str = "",
+        **input: Any,
+    ) -> Any:
         """Start a run, or find the one of this id, and wait for its result. Workers execute it."""
         made = await self.start(
             agent, id=id, priority=priority, deadline=deadline, budget=budget, why=why, **input
         )
         return await made.result(timeout=timeout)
 
-    async def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-              budget: Budget | None = None, why: str = "", **input: Any) -> AsyncRemoteRun[Any]:  # fmt: skip
+    async def start(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        why: str = "",
+        **input: Any,
+    ) -> AsyncRemoteRun[Any]:
         """Create a run of a registered agent and leave the work to workers. Run ids are idempotent."""
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
@@ -167,8 +188,15 @@ class AsyncClient:
         await self.do(calls.row(run_id))
         return AsyncRemoteRun(self, run_id)
 
-    async def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             why: str = "") -> AsyncRemoteRun[Any]:  # fmt: skip
+    async def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        why: str = "",
+    ) -> AsyncRemoteRun[Any]:
         """A new run that starts with this one's first steps, and continues on its own from there."""
         return AsyncRemoteRun(self, await self.do(calls.fork(run_id, step, id, state, why)))
 

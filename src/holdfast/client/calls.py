@@ -190,7 +190,13 @@ def large_values(found: Any) -> list[str]:
     """The hashes of what is stored outside the log, in something found in a state."""
     if isinstance(found, Value):
         return [found.blob] if found.blob else []
-    parts = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple) else ()  # fmt: skip
+    parts = (
+        found.values()
+        if isinstance(found, dict)
+        else found
+        if isinstance(found, list | tuple)
+        else ()
+    )
     return [hash_ for part in parts for hash_ in large_values(part)]
 
 
@@ -312,8 +318,14 @@ def large_value(run_id: str, hash_: str) -> ApiCall[bytes]:
     return ApiCall(operation("blob"), read, {"run_id": check_run_id(run_id), "hash": hash_})
 
 
-def runs(*, status: str = "", agent: str = "", parent: str = "", limit: int = 50,
-         cursor: int | None = None) -> ApiCall[list[RunRow]]:  # fmt: skip
+def runs(
+    *,
+    status: str = "",
+    agent: str = "",
+    parent: str = "",
+    limit: int = 50,
+    cursor: int | None = None,
+) -> ApiCall[list[RunRow]]:
     """Runs, newest first. The last row's `cursor` is where the next page begins."""
     given = {"status": status, "agent": agent, "parent": parent, "limit": limit, "after": cursor}
     query = {name: value for name, value in given.items() if value not in ("", None)}
@@ -391,8 +403,17 @@ def _acts(verb: str, run_id: str, body: msgspec.Struct) -> ApiCall[None]:
     return ApiCall(operation(verb), _nothing, {"run_id": check_run_id(run_id)}, body=_body(body))
 
 
-def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int, deadline: float | None,
-          budget: Budget | None, why: str, version: str | None = None) -> ApiCall[d.Started]:  # fmt: skip
+def start(
+    agent: str,
+    input: Mapping[str, Any],
+    *,
+    id: str | None,
+    priority: int,
+    deadline: float | None,
+    budget: Budget | None,
+    why: str,
+    version: str | None = None,
+) -> ApiCall[d.Started]:
     # The id is made here if none is given, so that a request whose answer was lost can be made again.
     if not isinstance(agent, str):
         raise InvalidInput(
@@ -400,13 +421,27 @@ def start(agent: str, input: Mapping[str, Any], *, id: str | None, priority: int
         )
     run_id = f"{agent[:150]}-{uuid.uuid4().hex[:12]}" if id is None else check_run_id(id)
     lowered = values.lower(dict(input), typed=True)
-    body = d.Start(agent=agent, input=lowered, id=run_id, priority=priority, deadline=deadline,
-                   budget=_budget(budget), version=version, why=why)  # fmt: skip
+    body = d.Start(
+        agent=agent,
+        input=lowered,
+        id=run_id,
+        priority=priority,
+        deadline=deadline,
+        budget=_budget(budget),
+        version=version,
+        why=why,
+    )
     return ApiCall(operation("start"), _reads(d.Started), body=_body(body))
 
 
-def approve(run_id: str, request: str = "", *, args: Mapping[str, Any] | None = None, why: str = "",
-            digest: str = "") -> ApiCall[None]:  # fmt: skip
+def approve(
+    run_id: str,
+    request: str = "",
+    *,
+    args: Mapping[str, Any] | None = None,
+    why: str = "",
+    digest: str = "",
+) -> ApiCall[None]:
     """Approve what the run asks for. With `args`, the tool is called with these instead of those shown."""
     edited = None if args is None else values.lower(dict(args), typed=True)
     return _acts("approve", run_id, d.Approve(request=request, args=edited, why=why, digest=digest))
@@ -422,16 +457,27 @@ def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> ApiC
     return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
 
 
-def signal(run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = "") -> ApiCall[None]:  # fmt: skip
+def signal(
+    run_id: str, name: str, value: Any = None, *, signal_id: str = "", why: str = ""
+) -> ApiCall[None]:
     """Send a signal. It is kept until the run is waiting for it; the same `signal_id` counts once."""
     if not isinstance(name, str) or not name.strip():  # type: ignore[redundant-expr]
         raise InvalidInput("a signal needs a non-empty name")
-    sent = d.SendSignal(name=name, value=_plain(value), signal_id=signal_id or uuid.uuid4().hex, why=why)  # fmt: skip
+    sent = d.SendSignal(
+        name=name, value=_plain(value), signal_id=signal_id or uuid.uuid4().hex, why=why
+    )
     return _acts("signal", run_id, sent)
 
 
-def resolve(run_id: str, call: int | str | None = None, *, done: Any = ..., failed: str | None = None,
-            retry: bool = False, why: str = "") -> ApiCall[None]:  # fmt: skip
+def resolve(
+    run_id: str,
+    call: int | str | None = None,
+    *,
+    done: Any = ...,
+    failed: str | None = None,
+    retry: bool = False,
+    why: str = "",
+) -> ApiCall[None]:
     """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
     if (done is not ...) + (failed is not None) + bool(retry) != 1:
         raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
@@ -444,8 +490,15 @@ def resolve(run_id: str, call: int | str | None = None, *, done: Any = ..., fail
     return _acts("resolve", run_id, body)
 
 
-def patch(run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: int | None = None, key: str = "",
-          why: str = "") -> ApiCall[bool]:  # fmt: skip
+def patch(
+    run_id: str,
+    changes: Patch,
+    *,
+    delete: Sequence[str] = (),
+    expected: int | None = None,
+    key: str = "",
+    why: str = "",
+) -> ApiCall[bool]:
     """Change what the run knows from outside. With `expected`, the `seq` of the state that you have read, it is
     refused with Conflict if the run has changed since. The same `key` counts once."""
     gone = tuple(delete)
@@ -462,8 +515,13 @@ def patch(run_id: str, changes: Patch, *, delete: Sequence[str] = (), expected: 
         body = d.PatchGiven(operations=_plain(list(changes)), delete=gone, key=key, why=why)
     read = _reads(d.Patched)
     version = "*" if expected is None else f'"{expected}"'
-    return ApiCall(operation("patch"), lambda data: read(data).is_new, {"run_id": check_run_id(run_id)},
-                body=_body(body), headers={"if-match": version})  # fmt: skip
+    return ApiCall(
+        operation("patch"),
+        lambda data: read(data).is_new,
+        {"run_id": check_run_id(run_id)},
+        body=_body(body),
+        headers={"if-match": version},
+    )
 
 
 def pause(run_id: str, *, why: str = "") -> ApiCall[None]:
@@ -485,16 +543,27 @@ def rerun(run_id: str, why: str) -> ApiCall[None]:
     return _acts("rerun", run_id, d.Reason(why=why))
 
 
-def resume(run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str) -> ApiCall[None]:  # fmt: skip
-    body = d.Resume(deadline=deadline, budget=_budget(budget), accept_new_steps=accept_new_steps, why=why)  # fmt: skip
+def resume(
+    run_id: str, deadline: float | None, budget: Budget | None, accept_new_steps: bool, why: str
+) -> ApiCall[None]:
+    body = d.Resume(
+        deadline=deadline, budget=_budget(budget), accept_new_steps=accept_new_steps, why=why
+    )
     return _acts("resume", run_id, body)
 
 
-def fork(run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | None, why: str) -> ApiCall[str]:  # fmt: skip
+def fork(
+    run_id: str, step: int, new_id: str | None, state: Mapping[str, Any] | None, why: str
+) -> ApiCall[str]:
     made = new_id if new_id is not None else f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
     body = d.Fork(step=step, id=made, state=_plain(dict(state or {})), why=why)
     read = _reads(RunRow)
-    return ApiCall(operation("fork"), lambda data: read(data).id, {"run_id": check_run_id(run_id)}, body=_body(body))  # fmt: skip
+    return ApiCall(
+        operation("fork"),
+        lambda data: read(data).id,
+        {"run_id": check_run_id(run_id)},
+        body=_body(body),
+    )
 
 
 def import_run(lines: Iterable[str]) -> ApiCall[bundle.ImportResult]:
@@ -503,19 +572,37 @@ def import_run(lines: Iterable[str]) -> ApiCall[bundle.ImportResult]:
     return ApiCall(operation("import"), _reads(bundle.ImportResult), body=content)
 
 
-def bulk(verb: BulkVerb, query: str = "", *, runs: Sequence[str] = (), newest: int | None = None,
-         dry_run: bool = False, why: str = "") -> ApiCall[BulkReport]:  # fmt: skip
+def bulk(
+    verb: BulkVerb,
+    query: str = "",
+    *,
+    runs: Sequence[str] = (),
+    newest: int | None = None,
+    dry_run: bool = False,
+    why: str = "",
+) -> ApiCall[BulkReport]:
     """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
     `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
     body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
     return ApiCall(operation("bulk"), _reads(BulkReport), body=_body(body))
 
 
-def gc(*, older_than: float | None = None, keep: int | None = None, snapshots: int | None = None,
-       snapshot_age: float | None = None, dry_run: bool = False) -> ApiCall[GcResult]:  # fmt: skip
+def gc(
+    *,
+    older_than: float | None = None,
+    keep: int | None = None,
+    snapshots: int | None = None,
+    snapshot_age: float | None = None,
+    dry_run: bool = False,
+) -> ApiCall[GcResult]:
     """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and old snapshots."""
-    body = d.CollectGarbage(older_than=older_than, keep=keep, snapshots=snapshots, snapshot_age=snapshot_age,
-                            dry_run=dry_run)  # fmt: skip
+    body = d.CollectGarbage(
+        older_than=older_than,
+        keep=keep,
+        snapshots=snapshots,
+        snapshot_age=snapshot_age,
+        dry_run=dry_run,
+    )
     return ApiCall(operation("gc"), _reads(GcResult), body=_body(body))
 
 

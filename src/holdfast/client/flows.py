@@ -23,8 +23,15 @@ T = TypeVar("T")
 Flow = Generator[ApiCall[Any], Any, T]
 
 
-def resume(run_id: str, *, wait: bool = False, why: str = "", accept_new_steps: bool = False,
-           deadline: float | None = None, budget: Budget | None = None) -> Flow[Any]:  # fmt: skip
+def resume(
+    run_id: str,
+    *,
+    wait: bool = False,
+    why: str = "",
+    accept_new_steps: bool = False,
+    deadline: float | None = None,
+    budget: Budget | None = None,
+) -> Flow[Any]:
     """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
     yield calls.resume(run_id, deadline, budget, accept_new_steps, why)
     return (yield from result(run_id)) if wait else None
@@ -92,8 +99,14 @@ def item(run_id: str, collection: str, key: str) -> Flow[Item | None]:
     return None if found is None else (yield from _whole(run_id, found))
 
 
-def items(run_id: str, collection: str = "", *, prefix: str = "", after: int = -1,
-          limit: int | None = None) -> Flow[list[Item]]:  # fmt: skip
+def items(
+    run_id: str,
+    collection: str = "",
+    *,
+    prefix: str = "",
+    after: int = -1,
+    limit: int | None = None,
+) -> Flow[list[Item]]:
     """The items of a collection (or of all) whose keys start with `prefix`, the last one that was put first; only
     those that were put after the event with this seq, if given. Deleted ones are left out."""
     found: list[Item] = []

@@ -75,9 +75,12 @@ class RemoteStore:
         found: list[RunRow] = []
         while len(found) < limit:
             page = self.client_of_server.runs(
-                status=which.status, agent=which.agent, parent=which.parent,
-                limit=min(calls.PAGE, limit - len(found)), cursor=cursor,
-            )  # fmt: skip
+                status=which.status,
+                agent=which.agent,
+                parent=which.parent,
+                limit=min(calls.PAGE, limit - len(found)),
+                cursor=cursor,
+            )
             found += page
             if not page:
                 break
@@ -105,8 +108,8 @@ class RemoteStore:
 class NoSnapshots:
     """A cache: a reader of a server has none."""
 
-    def newest(self, run_id: str, *, at_most: int | None = None, live: bool = False) -> Snapshot | None:  # fmt: skip  # noqa: ARG002
-        return None
+    def newest(self, run_id: str, **_: Any) -> Snapshot | None:
+        """There is none."""
 
     def save(self, run_id: str, snapshot: Snapshot, **_: Any) -> None:
         """Nothing is kept."""

@@ -142,16 +142,37 @@ class Client:
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
-    def run(self, agent: str, /, *, id: str | None = None, timeout: float | None = None, priority: int = 0,
-            deadline: float | None = None, budget: Budget | None = None, why: str = "", **input: Any) -> Any:  # fmt: skip
+    def run(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        why: str = "",
+        **input: Any,
+    ) -> Any:
         """Start a run, or find the one of this id, and wait for its result. Workers execute it."""
         made = self.start(
             agent, id=id, priority=priority, deadline=deadline, budget=budget, why=why, **input
         )
         return made.result(timeout=timeout)
 
-    def start(self, agent: str, /, *, id: str | None = None, priority: int = 0, deadline: float | None = None,
-              budget: Budget | None = None, why: str = "", **input: Any) -> RemoteRun[Any]:  # fmt: skip
+    def start(
+        self,
+        agent: str,
+        /,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        why: str = "",
+        **input: Any,
+    ) -> RemoteRun[Any]:
         """Create a run of a registered agent and leave the work to workers. Run ids are idempotent."""
         call = calls.start(
             agent, input, id=id, priority=priority, deadline=deadline, budget=budget, why=why
@@ -159,12 +180,26 @@ class Client:
         return RemoteRun(self, (self.do(call)).run.id)
 
     def start_row(
-        self, agent: str, input: Mapping[str, Any], *, id: str | None, version: str | None, priority: int, why: str
-    ) -> RunRow:  # fmt: skip
+        self,
+        agent: str,
+        input: Mapping[str, Any],
+        *,
+        id: str | None,
+        version: str | None,
+        priority: int,
+        why: str,
+    ) -> RunRow:
         """For the command line: the same with a version, and the run's row."""
         call = calls.start(
-            agent, input, id=id, version=version, priority=priority, deadline=None, budget=None, why=why
-        )  # fmt: skip
+            agent,
+            input,
+            id=id,
+            version=version,
+            priority=priority,
+            deadline=None,
+            budget=None,
+            why=why,
+        )
         return self.do(call).run
 
     def handle(self, run_id: str) -> RemoteRun[Any]:
@@ -172,8 +207,15 @@ class Client:
         self.do(calls.row(run_id))
         return RemoteRun(self, run_id)
 
-    def fork(self, run_id: str, step: int, *, id: str | None = None, state: Mapping[str, Any] | None = None,
-             why: str = "") -> RemoteRun[Any]:  # fmt: skip
+    def fork(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        why: str = "",
+    ) -> RemoteRun[Any]:
         """A new run that starts with this one's first steps, and continues on its own from there."""
         return RemoteRun(self, self.do(calls.fork(run_id, step, id, state, why)))
 

@@ -12,15 +12,51 @@ from holdfast.errors import AccessDenied, InvalidInput
 Role = Literal["viewer", "approver", "operator", "admin"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_READS: Final = frozenset((
-    "get", "at", "diff", "events", "timeline", "stream", "runs", "agents", "artifact", "blob", "value", "result",
-    "verify", "export", "schedules", "inbox", "fleet", "doctor", "whoami", "item", "items",
-))  # fmt: skip
+_READS: Final = frozenset(
+    (
+        "get",
+        "at",
+        "diff",
+        "events",
+        "timeline",
+        "stream",
+        "runs",
+        "agents",
+        "artifact",
+        "blob",
+        "value",
+        "result",
+        "verify",
+        "export",
+        "schedules",
+        "inbox",
+        "fleet",
+        "doctor",
+        "whoami",
+        "item",
+        "items",
+    )
+)
 _DECIDES: Final = frozenset(("approve", "reject", "answer", "resolve"))
-_OPERATES: Final = frozenset((
-    "start", "signal", "pause", "resume", "rerun", "cancel", "fork", "patch", "undo", "bulk", "mcp",
-    "record", "finish", "put_item", "delete_item",
-))  # fmt: skip
+_OPERATES: Final = frozenset(
+    (
+        "start",
+        "signal",
+        "pause",
+        "resume",
+        "rerun",
+        "cancel",
+        "fork",
+        "patch",
+        "undo",
+        "bulk",
+        "mcp",
+        "record",
+        "finish",
+        "put_item",
+        "delete_item",
+    )
+)
 _ADMINISTERS: Final = frozenset(("gc", "delete", "import", "unschedule", "tokens"))
 
 ALLOWED: Final[dict[Role, frozenset[str]]] = {

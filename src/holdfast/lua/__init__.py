@@ -23,9 +23,12 @@ SUFFIX = ".tac"
 
 
 def load_program(
-    path: str | Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
+    path: str | Path,
+    *,
+    tools: Iterable[Callable[..., Any]] = (),
+    models: Mapping[str, Model] | None = None,
     limits: LuaLimits | None = None,
-) -> Program:  # fmt: skip
+) -> Program:
     """Load a `.tac` file: its procedures as agents, its tools as tools.
 
     `tools` are Python tools that the file may use (`Tool { use = "host.name" }`, `Host.call`); `models` are models for
@@ -37,8 +40,11 @@ def load_program(
 
 
 def procedure(
-    path: str | Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
+    path: str | Path,
+    *,
+    tools: Iterable[Callable[..., Any]] = (),
+    models: Mapping[str, Model] | None = None,
     limits: LuaLimits | None = None,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """The main procedure of a `.tac` file, as an agent."""
     return load_program(path, tools=tools, models=models, limits=limits).main

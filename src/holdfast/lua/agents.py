@@ -24,9 +24,21 @@ if TYPE_CHECKING:
     from holdfast.agents.models.base import Model
 
 OPTIONS: Final = (
-    "name", "description", "provider", "model", "system_prompt", "initial_message", "tools", "tool_choice", "prepare",
-    "temperature", "max_tokens", "top_p", "output", "max_turns",
-)  # fmt: skip
+    "name",
+    "description",
+    "provider",
+    "model",
+    "system_prompt",
+    "initial_message",
+    "tools",
+    "tool_choice",
+    "prepare",
+    "temperature",
+    "max_tokens",
+    "top_p",
+    "output",
+    "max_turns",
+)
 CALL_OPTIONS: Final = ("message", "tools", "temperature", "max_tokens", "top_p")
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "tool_choice")
 _MODEL: Final = ("name", "model", "provider", *_SETTINGS)
@@ -61,8 +73,12 @@ class AgentDecl(Struct, frozen=True):
         from holdfast.agents.llm import LLMAgent  # here, because most files declare no agent
 
         return LLMAgent(
-            self.name, model=self._asked(settings), tools=tools, max_turns=self.max_turns, step_name=self.name
-        )  # fmt: skip
+            self.name,
+            model=self._asked(settings),
+            tools=tools,
+            max_turns=self.max_turns,
+            step_name=self.name,
+        )
 
     def _asked(self, settings: Mapping[str, Any]) -> Model:
         if self.model is not None:
@@ -75,8 +91,13 @@ class AgentDecl(Struct, frozen=True):
         return made(self.model_name, max_output_tokens=most, options=options)
 
     def turn(
-        self, find_tool: Callable[[str], Callable[..., Any]], run: Run, dialogue: Dialogue, given: Mapping[str, Any], known: Mapping[str, Any],
-    ) -> AgentReply:  # fmt: skip
+        self,
+        find_tool: Callable[[str], Callable[..., Any]],
+        run: Run,
+        dialogue: Dialogue,
+        given: Mapping[str, Any],
+        known: Mapping[str, Any],
+    ) -> AgentReply:
         """Take a turn: what the file gives for this call wins over what it declared."""
         unknown = [option for option in given if option not in CALL_OPTIONS]
         if unknown:

@@ -28,10 +28,28 @@ MAX_TURNS: Final = 30
 TOOLSETS_MAX: Final = 8
 """So deep may toolsets contain toolsets."""
 _TOOL: Final = (
-    "risk", "timeout", "key_ttl", "on_doubt", "redact", "version", "max_running", "retry", "rate",
-)  # fmt: skip
-_PROCEDURE: Final = ("deadline", "budget", "approve", "approval_ttl", "on_failure", "version", "continues",
-                     "max_running", "checkpoint", "redact")  # fmt: skip
+    "risk",
+    "timeout",
+    "key_ttl",
+    "on_doubt",
+    "redact",
+    "version",
+    "max_running",
+    "retry",
+    "rate",
+)
+_PROCEDURE: Final = (
+    "deadline",
+    "budget",
+    "approve",
+    "approval_ttl",
+    "on_failure",
+    "version",
+    "continues",
+    "max_running",
+    "checkpoint",
+    "redact",
+)
 T = TypeVar("T")
 
 
@@ -110,9 +128,14 @@ class _Reader:
 
     def all(self) -> Declared:
         readers: dict[str, Callable[[str | None, Any, int], None]] = {
-            "Tool": self._tool, "Agent": self._agent, "Procedure": self._procedure, "Stages": self._stages,
-            "Mocks": self._mocks, "Specification": self._spec, "Step": self._step,
-        }  # fmt: skip
+            "Tool": self._tool,
+            "Agent": self._agent,
+            "Procedure": self._procedure,
+            "Stages": self._stages,
+            "Mocks": self._mocks,
+            "Specification": self._spec,
+            "Step": self._step,
+        }
         for entry in self._vm.language[b"declarations"].values():
             kind, line = text(entry[b"kind"]), entry[b"line"]
             name = None if entry[b"name"] is None else text(entry[b"name"])
@@ -142,10 +165,16 @@ class _Reader:
             if spec[option.encode()] is not None and kind_of(spec[option.encode()]) != "function":
                 raise InvalidInput(f"{where}: {option} must be a function")
         self._found.tools[name] = ToolDecl(
-            name, read_fields(spec[b"input"], f"{where}: input"), _text_option(spec, "description", where),
-            _options(spec, _TOOL, where), host.removeprefix("host."),
-            spec[b"check"] is not None, spec[b"undo"] is not None, spec[b"input"] is None, line,
-        )  # fmt: skip
+            name,
+            read_fields(spec[b"input"], f"{where}: input"),
+            _text_option(spec, "description", where),
+            _options(spec, _TOOL, where),
+            host.removeprefix("host."),
+            spec[b"check"] is not None,
+            spec[b"undo"] is not None,
+            spec[b"input"] is None,
+            line,
+        )
 
     # ── agents ───────────────────────────────────────────────────────────────────────────
 
@@ -171,11 +200,17 @@ class _Reader:
         if prepare is not None and kind_of(prepare) != "function":
             raise InvalidInput(f"{where}: prepare must be a function")
         self._found.agents[name] = AgentDecl(
-            name, model, provider, model_name, {**settings, **{k: v for k, v in plain.items() if k not in ("provider", "model")}},
-            _text_option(spec, "system_prompt", where), _text_option(spec, "initial_message", where),
-            tuple(self._tool_names(spec[b"tools"], where)), read_fields(spec[b"output"], f"{where}: output"),
+            name,
+            model,
+            provider,
+            model_name,
+            {**settings, **{k: v for k, v in plain.items() if k not in ("provider", "model")}},
+            _text_option(spec, "system_prompt", where),
+            _text_option(spec, "initial_message", where),
+            tuple(self._tool_names(spec[b"tools"], where)),
+            read_fields(spec[b"output"], f"{where}: output"),
             _max_turns(spec[b"max_turns"], where),
-        )  # fmt: skip
+        )
 
     def _tool_names(self, given: Any, where: str, depth: int = 0) -> Iterator[str]:
         if given is None:

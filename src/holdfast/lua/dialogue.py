@@ -105,14 +105,26 @@ class AgentMessages:
         self.added: list[Message] = []
 
     def add(
-        self, role: str | Message, content: Any = "", *, metadata: Any = None,
-        tool_calls: Iterable[ToolCall] = (), tool_call_id: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        role: str | Message,
+        content: Any = "",
+        *,
+        metadata: Any = None,
+        tool_calls: Iterable[ToolCall] = (),
+        tool_call_id: str = "",
+    ) -> None:
         """Add a message, marked with the agent's name."""
         message = (
-            role if isinstance(role, Message)
-            else Message(str(role), content, metadata=metadata, tool_calls=tuple(tool_calls), tool_call_id=tool_call_id)
-        )  # fmt: skip
+            role
+            if isinstance(role, Message)
+            else Message(
+                str(role),
+                content,
+                metadata=metadata,
+                tool_calls=tuple(tool_calls),
+                tool_call_id=tool_call_id,
+            )
+        )
         marked = replace(message, metadata={**(message.metadata or {}), "agent": self._agent})
         self.added.append(marked)
         self._of.run.messages.add(marked)

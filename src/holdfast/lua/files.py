@@ -89,5 +89,15 @@ class Project(Struct, frozen=True):
 
 
 WRITABLE: Final = (
-    ".txt", ".md", ".json", ".jsonl", ".csv", ".tsv", ".html", ".xml", ".yaml", ".yml", ".log",
-)  # fmt: skip
+    ".txt",
+    ".md",
+    ".json",
+    ".jsonl",
+    ".csv",
+    ".tsv",
+    ".html",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".log",
+)

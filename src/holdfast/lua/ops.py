@@ -22,13 +22,47 @@ FILE: Final = "the name of a file"
 CONTENT: Final = "File.write: the content"
 _LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "error": 40}
 NAMES: Final = (
-    "seed", "os_time", "os_date", "os_clock", "tool_call", "agent_turn", "child_call", "note_progress", "checkpoint",
-    "state_get", "state_set", "state_all", "state_increment", "state_append", "state_clear",
-    "stage_set", "stage_advance", "stage_current", "stage_is", "stage_history", "log",
-    "human_approve", "human_input", "human_review", "human_notify", "human_escalate", "human_select",
-    "human_multiple", "human_inputs", "system_alert", "sleep", "file_read", "file_write", "file_exists", "file_size",
-    "json_encode", "json_decode", "host_call", "messages", "module_source",
-)  # fmt: skip
+    "seed",
+    "os_time",
+    "os_date",
+    "os_clock",
+    "tool_call",
+    "agent_turn",
+    "child_call",
+    "note_progress",
+    "checkpoint",
+    "state_get",
+    "state_set",
+    "state_all",
+    "state_increment",
+    "state_append",
+    "state_clear",
+    "stage_set",
+    "stage_advance",
+    "stage_current",
+    "stage_is",
+    "stage_history",
+    "log",
+    "human_approve",
+    "human_input",
+    "human_review",
+    "human_notify",
+    "human_escalate",
+    "human_select",
+    "human_multiple",
+    "human_inputs",
+    "system_alert",
+    "sleep",
+    "file_read",
+    "file_write",
+    "file_exists",
+    "file_size",
+    "json_encode",
+    "json_decode",
+    "host_call",
+    "messages",
+    "module_source",
+)
 
 
 class Ops:
@@ -104,9 +138,11 @@ class Ops:
             month = int(given["month"]) - 1
             day = day.replace(year=day.year + month // 12, month=month % 12 + 1)
             span = datetime.timedelta(
-                days=int(given["day"]) - 1, hours=int(given.get("hour", 12)),
-                minutes=int(given.get("min", 0)), seconds=int(given.get("sec", 0)),
-            )  # fmt: skip
+                days=int(given["day"]) - 1,
+                hours=int(given.get("hour", 12)),
+                minutes=int(given.get("min", 0)),
+                seconds=int(given.get("sec", 0)),
+            )
             return int((day + span).timestamp())
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"os.time takes year, month and day: {error}") from None
@@ -186,8 +222,15 @@ def said(message: bytes, data: Any) -> str:
 def _spoken(name: str) -> str:
     """An operation as a file writes it."""
     group, _, verb = name.partition("_")
-    known = {"tool_call": "a tool", "agent_turn": "an agent", "child_call": "a procedure", "sleep": "Sleep",
-             "checkpoint": "Step.checkpoint", "messages": "MessageHistory", "host_call": "Host.call"}  # fmt: skip
+    known = {
+        "tool_call": "a tool",
+        "agent_turn": "an agent",
+        "child_call": "a procedure",
+        "sleep": "Sleep",
+        "checkpoint": "Step.checkpoint",
+        "messages": "MessageHistory",
+        "host_call": "Host.call",
+    }
     if group == "state":
         return "state"
     return known.get(name, f"{group.capitalize()}.{verb}")
@@ -200,6 +243,13 @@ def _not_json(name: str) -> Any:
 def _fields_of(moment: datetime.datetime) -> dict[str, Any]:
     day = moment.timetuple()
     return {
-        "year": day.tm_year, "month": day.tm_mon, "day": day.tm_mday, "hour": day.tm_hour, "min": day.tm_min,
-        "sec": day.tm_sec, "wday": (day.tm_wday + 1) % 7 + 1, "yday": day.tm_yday, "isdst": False,
-    }  # fmt: skip
+        "year": day.tm_year,
+        "month": day.tm_mon,
+        "day": day.tm_mday,
+        "hour": day.tm_hour,
+        "min": day.tm_min,
+        "sec": day.tm_sec,
+        "wday": (day.tm_wday + 1) % 7 + 1,
+        "yday": day.tm_yday,
+        "isdst": False,
+    }

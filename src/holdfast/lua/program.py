@@ -35,9 +35,13 @@ class Program:
     """A loaded file."""
 
     def __init__(
-        self, path: Path, *, tools: Iterable[Callable[..., Any]] = (), models: Mapping[str, Model] | None = None,
+        self,
+        path: Path,
+        *,
+        tools: Iterable[Callable[..., Any]] = (),
+        models: Mapping[str, Model] | None = None,
         limits: LuaLimits | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.path, self.project = path, Project(path.absolute().parent)
         self.limits = limits or LuaLimits()
         self.models = dict(models or {})
@@ -84,8 +88,12 @@ class Program:
         ops = Ops(self, "while the file is loaded; use it inside a procedure")
         try:
             return read_declared(
-                self._vm(ops), path=self.path, source=self.source, project=self.project, models=self.models
-            )  # fmt: skip
+                self._vm(ops),
+                path=self.path,
+                source=self.source,
+                project=self.project,
+                models=self.models,
+            )
         except LuaError as error:
             raise InvalidInput(f"{self.path} cannot be loaded: {error}") from error
 

@@ -128,9 +128,14 @@ def _field(name: str, given: Any, where: str) -> LuaField:
         if not isinstance(options.get(option, wanted()), wanted):
             raise InvalidInput(f"{where}: {option} must be {_MEANT[wanted]}")
     made = LuaField(
-        name, kind, options.get("required", False), None, options.get("description", ""),
-        tuple(options.get("enum", ())), _items(options.get("items"), kind, where),
-    )  # fmt: skip
+        name,
+        kind,
+        options.get("required", False),
+        None,
+        options.get("description", ""),
+        tuple(options.get("enum", ())),
+        _items(options.get("items"), kind, where),
+    )
     if "enum" in options and not (made.enum and all(_is_a(x, kind) for x in made.enum)):
         raise InvalidInput(f"{where}: enum must be a list of values of type {kind}")
     if name == KEY and (kind != "string" or made.enum):
@@ -159,8 +164,11 @@ def fitted(fields: Fields, values: Any, where: str, *, others: bool = False) -> 
         raise InvalidInput(f"{where} takes a table of named values, not {_shown(values)}")
     if not fields and others:
         return values
-    wrong = [f"{name} is missing" for name, f in fields.items()
-             if f.required and f.default is None and values.get(name) is None and name != KEY]  # fmt: skip
+    wrong = [
+        f"{name} is missing"
+        for name, f in fields.items()
+        if f.required and f.default is None and values.get(name) is None and name != KEY
+    ]
     wrong += [f"{name} is unknown" for name in values if name not in fields and not others]
     if wrong:
         raise InvalidInput(

@@ -91,9 +91,14 @@ class Vm:
         self._left, self._ends = limits.instructions, 0.0
         self._functions: dict[tuple[bytes, str, Any], Any] = {}
         self.lua: Any = runtime_class()(
-            encoding=None, source_encoding="utf-8", attribute_filter=_no_attributes, register_eval=False,
-            register_builtins=False, unpack_returned_tuples=True, max_memory=limits.memory,
-        )  # fmt: skip
+            encoding=None,
+            source_encoding="utf-8",
+            attribute_filter=_no_attributes,
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=True,
+            max_memory=limits.memory,
+        )
         own: dict[str, Callable[..., Any]] = {
             "exhausted": self._exhausted,
             "out_of_memory": self._out_of_memory,

@@ -20,12 +20,24 @@ class ClientConfig(NamedTuple):
 
 
 CLIENTS: Final = (
-    ClientConfig("claude-desktop", "Claude Desktop", "claude_desktop_config.json (Settings → Developer → Edit Config)", "mcpServers"),
-    ClientConfig("claude-code", "Claude Code", ".mcp.json in your project, or run the command below", "mcpServers"),
-    ClientConfig("cursor", "Cursor", ".cursor/mcp.json in your project, or ~/.cursor/mcp.json", "mcpServers"),
+    ClientConfig(
+        "claude-desktop",
+        "Claude Desktop",
+        "claude_desktop_config.json (Settings → Developer → Edit Config)",
+        "mcpServers",
+    ),
+    ClientConfig(
+        "claude-code",
+        "Claude Code",
+        ".mcp.json in your project, or run the command below",
+        "mcpServers",
+    ),
+    ClientConfig(
+        "cursor", "Cursor", ".cursor/mcp.json in your project, or ~/.cursor/mcp.json", "mcpServers"
+    ),
     ClientConfig("vscode", "VS Code", ".vscode/mcp.json in your workspace", "servers"),
     ClientConfig("json", "other clients", "your client's configuration", "mcpServers"),
-)  # fmt: skip
+)
 
 
 def find(name: str) -> ClientConfig:

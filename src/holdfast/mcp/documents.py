@@ -211,8 +211,19 @@ def step(store: Store, state: RunState, number: int) -> dict[str, Any]:
 def _known(state: RunState) -> dict[str, Any]:
     """The part of the canonical state that a step changes."""
     whole = task(state)
-    dropped = ("notice", "task_id", "agent_id", "user_input", "links", "waiting_for", "result", "error",
-               "created_at", "updated_at", "in_doubt")  # fmt: skip
+    dropped = (
+        "notice",
+        "task_id",
+        "agent_id",
+        "user_input",
+        "links",
+        "waiting_for",
+        "result",
+        "error",
+        "created_at",
+        "updated_at",
+        "in_doubt",
+    )
     return {name: value for name, value in whole.items() if name not in dropped}
 
 
@@ -239,9 +250,11 @@ def event(record: Record, found: Event) -> dict[str, Any]:
         "version": record.seq,
         "time": time(record.time),
         "kind": found.kind,
-        "data": {name: value if isinstance(value, Value) else views.to_plain(value)
-                 for name, value in data.items()},
-    }  # fmt: skip
+        "data": {
+            name: value if isinstance(value, Value) else views.to_plain(value)
+            for name, value in data.items()
+        },
+    }
 
 
 def messages(state: RunState) -> Sequence[Any]:

@@ -285,8 +285,10 @@ def security(hosts: Sequence[str]) -> TransportSecuritySettings:
     ported = [f"{host}:*" for host in hosts]
     return TransportSecuritySettings(
         allowed_hosts=[*hosts, *ported],
-        allowed_origins=[f"{scheme}://{host}" for scheme in ("http", "https") for host in (*hosts, *ported)],
-    )  # fmt: skip
+        allowed_origins=[
+            f"{scheme}://{host}" for scheme in ("http", "https") for host in (*hosts, *ported)
+        ],
+    )
 
 
 async def _respond(

@@ -238,8 +238,14 @@ class Page:
 
 
 def rows(
-    store: Store, who: Identity, *, agent: str = "", status: str = "", limit: int = 50, cursor: str = ""
-) -> Page:  # fmt: skip
+    store: Store,
+    who: Identity,
+    *,
+    agent: str = "",
+    status: str = "",
+    limit: int = 50,
+    cursor: str = "",
+) -> Page:
     """Tasks that can be reached, agent by agent, newest first."""
     if agent and not who.reaches(agent):
         return Page((), "")

@@ -31,13 +31,19 @@ UNTRUSTED: Final = "holdfast/untrusted"
 
 _TITLES: Final = {
     "tasks": ("Tasks of an agent", "Tasks, newest first, with paging."),
-    "task": ("Task state", "The canonical state of a task: goal, position, plan, facts, questions, version."),
+    "task": (
+        "Task state",
+        "The canonical state of a task: goal, position, plan, facts, questions, version.",
+    ),
     "steps": ("Step", "One call of a task, and what was known before and after it."),
-    "events": ("Events", "The task's log after a version: what a subscriber that reconnects has missed."),
+    "events": (
+        "Events",
+        "The task's log after a version: what a subscriber that reconnects has missed.",
+    ),
     "messages": ("Messages", "The task's dialogue."),
     "artifacts": ("Artifact", "The contents of an artifact, in pieces if it is large."),
     "value": ("Value", "One value of the task state, whole, by JSON Pointer."),
-}  # fmt: skip
+}
 
 
 def templates() -> list[types.ResourceTemplate]:

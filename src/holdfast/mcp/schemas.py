@@ -101,7 +101,13 @@ class PatchTask(Keyed, kw_only=True):
     expected_version: Version
     state: Annotated[dict[str, Any], Meta(description="New values of state keys.")] = {}
     delete: Annotated[list[str], Meta(max_length=200, description="State keys to delete.")] = []
-    plan: Annotated[list[PlanStepGiven | str], Meta(max_length=200, description="A plan that replaces the old one.")] | UnsetType = UNSET  # fmt: skip
+    plan: (
+        Annotated[
+            list[PlanStepGiven | str],
+            Meta(max_length=200, description="A plan that replaces the old one."),
+        ]
+        | UnsetType
+    ) = UNSET
     facts: Facts = []
     add_questions: Questions = []
     close_questions: Questions = []
@@ -126,7 +132,9 @@ class AnswerQuestion(Keyed, kw_only=True):
     value: Annotated[
         Any, Meta(description="The answer; one of the options if the question has any.")
     ]
-    request: Annotated[str, Meta(max_length=200, description="Which question, if the task asks several.")] = ""  # fmt: skip
+    request: Annotated[
+        str, Meta(max_length=200, description="Which question, if the task asks several.")
+    ] = ""
 
 
 class SignalTask(Keyed, kw_only=True):
@@ -185,16 +193,33 @@ TASK: Final = _object(
         "status": _TEXT,
         "position": {"type": "object"},
     },
-    {"goal": {}, "plan": {}, "known_facts": {}, "open_questions": {}, "artifacts": {}, "risk_flags": {},
-     "budget": {}, "waiting_for": {}, "handed_over": {}, "state": {}, "result": {}, "error": {}},
-)  # fmt: skip
+    {
+        "goal": {},
+        "plan": {},
+        "known_facts": {},
+        "open_questions": {},
+        "artifacts": {},
+        "risk_flags": {},
+        "budget": {},
+        "waiting_for": {},
+        "handed_over": {},
+        "state": {},
+        "result": {},
+        "error": {},
+    },
+)
 """Values may be cut (`{"cut": true, "rest": uri}`), so most have no type here."""
 
 LISTED: Final = _object(
     {"task_id": _TEXT, "agent_id": _TEXT, "status": _TEXT, "waiting_for": _TEXT, "uri": _TEXT},
-    {"due_at": _TEXT_OR_NULL, "created_at": _TEXT_OR_NULL, "updated_at": _TEXT_OR_NULL,
-     "version": _VERSION, "handed_over": {"type": ["object", "null"]}},
-)  # fmt: skip
+    {
+        "due_at": _TEXT_OR_NULL,
+        "created_at": _TEXT_OR_NULL,
+        "updated_at": _TEXT_OR_NULL,
+        "version": _VERSION,
+        "handed_over": {"type": ["object", "null"]},
+    },
+)
 TASKS: Final = _object({"tasks": {"type": "array", "items": LISTED}, "next": _TEXT_OR_NULL})
 STARTED: Final = _object(
     {

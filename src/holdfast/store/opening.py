@@ -24,11 +24,31 @@ PLUGINS: Final = "holdfast.stores"
 """The entry point group in which a package registers a store by the scheme of its URLs."""
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgres://", "postgresql://")
-_KEYWORDS: Final = frozenset((
-    "host", "hostaddr", "port", "dbname", "user", "password", "passfile", "service", "servicefile", "sslmode",
-    "sslcert", "sslkey", "sslrootcert", "sslpassword", "channel_binding", "connect_timeout", "options",
-    "application_name", "target_session_attrs", "gssencmode", "requiressl",
-))  # fmt: skip
+_KEYWORDS: Final = frozenset(
+    (
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "passfile",
+        "service",
+        "servicefile",
+        "sslmode",
+        "sslcert",
+        "sslkey",
+        "sslrootcert",
+        "sslpassword",
+        "channel_binding",
+        "connect_timeout",
+        "options",
+        "application_name",
+        "target_session_attrs",
+        "gssencmode",
+        "requiressl",
+    )
+)
 """With one of these a libpq connection string may start: `host=db dbname=runs user=me`."""
 
 

@@ -55,9 +55,13 @@ def _see(journal: FactLog, event: str, args: tuple[Any, ...]) -> None:
     place = user_place(frame)
     if place:
         journal.add(
-            "saw", what=what, detail=_detail(event, args), sure=is_sure or isinstance(here, Branch),
-            at=place, inside=here.name if isinstance(here, Inside) else "",
-        )  # fmt: skip
+            "saw",
+            what=what,
+            detail=_detail(event, args),
+            sure=is_sure or isinstance(here, Branch),
+            at=place,
+            inside=here.name if isinstance(here, Inside) else "",
+        )
 
 
 def _opened(args: tuple[Any, ...]) -> tuple[str, bool]:

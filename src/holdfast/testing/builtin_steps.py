@@ -62,9 +62,12 @@ def _same(a: Any, b: Any) -> bool:
 
 def _contains(what: str, actual: Any, value: Any) -> None:
     holds = (
-        str(value) in actual if isinstance(actual, str)
-        else actual is not _NOWHERE and isinstance(actual, list | tuple | Mapping) and value in actual
-    )  # fmt: skip
+        str(value) in actual
+        if isinstance(actual, str)
+        else actual is not _NOWHERE
+        and isinstance(actual, list | tuple | Mapping)
+        and value in actual
+    )
     Outcome.expect(f"{what} to contain {shown(value)}", _there(actual), holds)
 
 
@@ -85,8 +88,10 @@ def _similar(what: str, actual: Any, text: str, percent: float) -> None:
 
     ratio = 0.0 if actual is _NOWHERE else SequenceMatcher(None, _as_text(actual), text).ratio()
     Outcome.expect(
-        f"{what} to be {percent:g}% similar to {text!r}", f"{_there(actual)} ({ratio:.0%})", ratio * 100 >= percent
-    )  # fmt: skip
+        f"{what} to be {percent:g}% similar to {text!r}",
+        f"{_there(actual)} ({ratio:.0%})",
+        ratio * 100 >= percent,
+    )
 
 
 def _as_text(value: Any) -> str:
@@ -399,8 +404,11 @@ def _in_order(outcome: Outcome, names: list[str]) -> None:
 @sentence("the {tool} tool/step should fail")
 def tool_should_fail(outcome: Outcome, tool: str) -> None:
     calls = outcome.calls_of(tool)
-    outcome.expect(f"{tool} to fail", ", ".join(c.status for c in calls) or "it was not called",
-                   any(c.status == "failed" for c in calls))  # fmt: skip
+    outcome.expect(
+        f"{tool} to fail",
+        ", ".join(c.status for c in calls) or "it was not called",
+        any(c.status == "failed" for c in calls),
+    )
 
 
 # ── Then: state, output, decisions ───────────────────────────────────────────────────────────
@@ -442,8 +450,11 @@ def state_at_most(outcome: Outcome, key: str, limit: float) -> None:
 @sentence("the state {key} should exist")
 def state_should_exist(outcome: Outcome, key: str) -> None:
     found = _at(outcome.state, key)
-    outcome.expect(f"state {key} to exist", f"state has {', '.join(outcome.state) or 'nothing'}",
-                   found is not _NOWHERE and found is not None)  # fmt: skip
+    outcome.expect(
+        f"state {key} to exist",
+        f"state has {', '.join(outcome.state) or 'nothing'}",
+        found is not _NOWHERE and found is not None,
+    )
 
 
 @sentence("the state should contain {key}")
@@ -551,8 +562,11 @@ def decision_should_be(outcome: Outcome, name: str, value: Any) -> None:
 
 @sentence("the decision {name} should be made")
 def decision_should_be_made(outcome: Outcome, name: str) -> None:
-    outcome.expect(f"decision {name} to be made", f"made: {', '.join(outcome.decisions) or 'none'}",
-                   name in outcome.decisions)  # fmt: skip
+    outcome.expect(
+        f"decision {name} to be made",
+        f"made: {', '.join(outcome.decisions) or 'none'}",
+        name in outcome.decisions,
+    )
 
 
 # ── Then: stage ──────────────────────────────────────────────────────────────────────────────

@@ -224,9 +224,13 @@ class _Inspection:
 
 
 def explore(
-    setup: ScenarioSetup, *, check: Check = lambda _: "", tools: frozenset[str] = frozenset(),
-    progress: Callable[[int, int], None] = lambda *_: None, lives: Lives = ForkedExecution,
-) -> CrashReport:  # fmt: skip
+    setup: ScenarioSetup,
+    *,
+    check: Check = lambda _: "",
+    tools: frozenset[str] = frozenset(),
+    progress: Callable[[int, int], None] = lambda *_: None,
+    lives: Lives = ForkedExecution,
+) -> CrashReport:
     """Kill the scenario at every boundary, and report what a crash would do."""
     began = time.monotonic()
     with fresh_folder() as folder:
@@ -284,9 +288,14 @@ class _Exploration:
             journal = stage.sandbox.journal
             points = [fact["name"] for fact in journal.read("point")]
             return _Inspection(
-                outcome_of(stage, self.tools), journal.read("did"), journal.read("saw"), points,
-                stage.ends, stage.doubts, stage.runs(),
-            )  # fmt: skip
+                outcome_of(stage, self.tools),
+                journal.read("did"),
+                journal.read("saw"),
+                points,
+                stage.ends,
+                stage.doubts,
+                stage.runs(),
+            )
         finally:
             stage.close()
             shutil.rmtree(folder, ignore_errors=True)
@@ -300,11 +309,16 @@ def _story(seen: _Inspection) -> Any:
 
 
 _RECORDED: Final = {
-    "call_started": "the intent of {}", "call_succeeded": "the result of {}",
-    "call_failed": "the failure of {}", "call_resolved": "the settlement of {}",
-    "run_completed": "the run's end", "run_failed": "the run's failure",
-    "wait_began": "the wait", "wait_ended": "the end of the wait", "run_suspended": "the wait",
-}  # fmt: skip
+    "call_started": "the intent of {}",
+    "call_succeeded": "the result of {}",
+    "call_failed": "the failure of {}",
+    "call_resolved": "the settlement of {}",
+    "run_completed": "the run's end",
+    "run_failed": "the run's failure",
+    "wait_began": "the wait",
+    "wait_ended": "the end of the wait",
+    "run_suspended": "the wait",
+}
 
 
 def _in_words(points: list[str], index: int) -> str:
@@ -349,19 +363,27 @@ def _judged(
         failed = now.run.call(now.run.failure.step) if now.run.failure else None
         if failed and len(failed.attempts) > sum(a.error is not None for a in failed.attempts):
             fix = "a crash uses up an attempt of the interrupted call: allow one more, Retry(attempts=…)"
-        found.append(Fault(
-            "ends otherwise", f"the run is {now.status} after a crash, and {then.status} without one: {why}",
-            killed=seen.killed, fix=fix,
-        ))  # fmt: skip
+        found.append(
+            Fault(
+                "ends otherwise",
+                f"the run is {now.status} after a crash, and {then.status} without one: {why}",
+                killed=seen.killed,
+                fix=fix,
+            )
+        )
         return found
     wrong = check(now)
     if wrong:
         found.append(Fault("breaks", f"after a crash, {wrong}", killed=seen.killed))
     elif is_steady and _story(seen) != _story(first):
-        found.append(Fault(
-            "differs", f"after a crash {_difference(seen, first)}", killed=seen.killed,
-            fix="something outside any step changed in between: read it in a @step, or keep it in run.state",
-        ))  # fmt: skip
+        found.append(
+            Fault(
+                "differs",
+                f"after a crash {_difference(seen, first)}",
+                killed=seen.killed,
+                fix="something outside any step changed in between: read it in a @step, or keep it in run.state",
+            )
+        )
     return found
 
 
@@ -383,13 +405,14 @@ def _diverged(seen: _Inspection) -> list[Fault]:
             "diverges",
             f"the code diverges: at {end.details['where']} the log has "
             f"{end.details['recorded']}, the code makes {end.details['attempted']}",
-            where=end.details["at"], killed=seen.killed,
+            where=end.details["at"],
+            killed=seen.killed,
             fix="time, randomness, the order of a set or something read outside a step decides here: use "
             "run.now(), run.random(), run.uuid() or sorted(…), or move it into a @step",
         )
         for end in seen.ends
         if end.says == "Diverged"
-    ]  # fmt: skip
+    ]
 
 
 def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> list[Fault]:
@@ -400,14 +423,18 @@ def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> lis
             continue
         bodies = [did for did in first.did if did["name"] == name and "error" not in did]
         body = bodies[min(doubt["nth"], len(bodies) - 1)] if bodies else {}
-        found.append(Fault(
-            "in doubt",
-            f"{name} may or may not have happened: the run is suspended until a person decides",
-            where=body.get("at", ""), declared=body.get("declared", ""), killed=seen.killed,
-            fix=f"give {name} a parameter `idempotency_key` and pass it to the receiver; or declare how to look it up, "
-            "@tool(check=…); or use `tx` and write to the store's own database; or accept it: "
-            f"`Given a person resolves doubts about {name}`",
-        ))  # fmt: skip
+        found.append(
+            Fault(
+                "in doubt",
+                f"{name} may or may not have happened: the run is suspended until a person decides",
+                where=body.get("at", ""),
+                declared=body.get("declared", ""),
+                killed=seen.killed,
+                fix=f"give {name} a parameter `idempotency_key` and pass it to the receiver; or declare how to look it up, "
+                "@tool(check=…); or use `tx` and write to the store's own database; or accept it: "
+                f"`Given a person resolves doubts about {name}`",
+            )
+        )
     return found
 
 
@@ -468,8 +495,17 @@ def _repeated_plainly(seen: _Inspection, first: _Inspection) -> list[Fault]:
         if d["effect"] == "plain"
     )
     for (name, place, inside, declared), count in (now - then).items():
-        found.append(_undeclared(f"{name} is called", then[name, place, inside, declared] + count, inside, place,
-                                 declared, seen, sure=True))  # fmt: skip
+        found.append(
+            _undeclared(
+                f"{name} is called",
+                then[name, place, inside, declared] + count,
+                inside,
+                place,
+                declared,
+                seen,
+                sure=True,
+            )
+        )
     kinds = [(s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in seen.saw]
     before = Counter((s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in first.saw)
     for (what, detail, place, inside, sure), count in (Counter(kinds) - before).items():
@@ -490,10 +526,17 @@ def _undeclared(
     )
     fix = (
         "make it a separate @tool, called from the agent: then it is recorded before it starts"
-        if sure else "fine if repeating it changes nothing; otherwise make it a @tool, called from the agent"
-    )  # fmt: skip
-    return Fault("repeats" if sure else "look", f"{does} {times} times, {where}", where=place, declared=declared,
-                 killed=seen.killed, fix=fix)  # fmt: skip
+        if sure
+        else "fine if repeating it changes nothing; otherwise make it a @tool, called from the agent"
+    )
+    return Fault(
+        "repeats" if sure else "look",
+        f"{does} {times} times, {where}",
+        where=place,
+        declared=declared,
+        killed=seen.killed,
+        fix=fix,
+    )
 
 
 def _static_faults(setup: ScenarioSetup, first: _Inspection) -> list[Fault]:
@@ -504,12 +547,16 @@ def _static_faults(setup: ScenarioSetup, first: _Inspection) -> list[Fault]:
     for spec in {id(s): s for s in specs if isinstance(s, CallSpec)}.values():
         if spec.name not in used or spec.effect != Effect.KEYED or not _ignores_key(spec.fn):
             continue
-        found.append(Fault(
-            "repeats", f"{spec.name} takes `idempotency_key` and does nothing with it, so that a call that is "
-            "repeated after a crash is a second effect",
-            where=used[spec.name]["at"], declared=place_of(spec.fn),
-            fix="pass the key to the receiver (a header, a column that is unique), or leave the parameter out",
-        ))  # fmt: skip
+        found.append(
+            Fault(
+                "repeats",
+                f"{spec.name} takes `idempotency_key` and does nothing with it, so that a call that is "
+                "repeated after a crash is a second effect",
+                where=used[spec.name]["at"],
+                declared=place_of(spec.fn),
+                fix="pass the key to the receiver (a header, a column that is unique), or leave the parameter out",
+            )
+        )
     return found
 
 

@@ -94,9 +94,13 @@ class _ForkServer:
         self._says: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-                command(theirs.fileno()), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=self._says, env={**os.environ, "PYTHONHASHSEED": seed},
-            )  # fmt: skip
+                command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._says,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+            )
         self._talk = ours.makefile("rwb")
         ours.close()
         self._ready = False

@@ -76,17 +76,32 @@ def crash_everywhere() -> CrashEverywhere:
     from holdfast.testing.scenario import Reaction, ScenarioAction, ScenarioSetup
 
     def crash(
-        agent: Callable[..., Any], /, *args: Any, mocks: Mapping[str, Any] | None = None, approve: bool | None = None,
-        answer: Any = ..., signals: Mapping[str, Any] | None = None, may_doubt: Iterable[str] = (),
-        check: Callable[[Outcome], None] | None = None, real: bool = False, **input: Any,
-    ) -> CrashReport:  # fmt: skip
+        agent: Callable[..., Any],
+        /,
+        *args: Any,
+        mocks: Mapping[str, Any] | None = None,
+        approve: bool | None = None,
+        answer: Any = ...,
+        signals: Mapping[str, Any] | None = None,
+        may_doubt: Iterable[str] = (),
+        check: Callable[[Outcome], None] | None = None,
+        real: bool = False,
+        **input: Any,
+    ) -> CrashReport:
         __tracebackhide__ = True  # what failed is the user's test, not this
         answers = [] if approve is None else [Reaction("approval", approve)]
         answers += [] if answer is ... else [Reaction("answer", answer)]
         answers += [Reaction("signal", value, name) for name, value in (signals or {}).items()]
         setup = ScenarioSetup(
-            agent, dict(input), mocks_of(mocks or {}), answers, [ScenarioAction("go")], set(may_doubt), strict=not real, args=args,
-        )  # fmt: skip
+            agent,
+            dict(input),
+            mocks_of(mocks or {}),
+            answers,
+            [ScenarioAction("go")],
+            set(may_doubt),
+            strict=not real,
+            args=args,
+        )
         report = explore(setup, check=lambda outcome: _asserted(check, outcome))
         if not report.ok:
             raise AssertionError(f"a crash would harm {agent.__name__}:\n{report}")

@@ -241,8 +241,11 @@ class Sandbox:
     ) -> Iterator[Holdfast]:
         """A Holdfast in here: mocked, on the skipping clock."""
         options = Options(
-            lease_seconds=LEASE_SECONDS, sleep=self.clock.skip, boundary=boundary, stand_in=self.stand_in
-        )  # fmt: skip
+            lease_seconds=LEASE_SECONDS,
+            sleep=self.clock.skip,
+            boundary=boundary,
+            stand_in=self.stand_in,
+        )
         if self.strict:
             refuse_contacts()
         with Holdfast(self.store(), agents=agents, options=options) as hf:
@@ -275,9 +278,13 @@ class Sandbox:
     ) -> Callable[..., Any]:
         assert isinstance(effect.where, Inside)
         facts = {
-            "name": name, "effect": "check" if is_check else effect.where.effect, "at": place,
-            "declared": place_of(effect.fn), "mocked": mock is not None, "run": effect.where.run_id,
-        }  # fmt: skip
+            "name": name,
+            "effect": "check" if is_check else effect.where.effect,
+            "at": place,
+            "declared": place_of(effect.fn),
+            "mocked": mock is not None,
+            "run": effect.where.run_id,
+        }
         real = effect.fn
 
         def once(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -309,9 +316,13 @@ class Sandbox:
         return called
 
     def _mocked(
-        self, facts: dict[str, Any], real: Callable[..., Any], mock: Mock,
-        args: tuple[Any, ...], kwargs: dict[str, Any],
-    ) -> Any:  # fmt: skip
+        self,
+        facts: dict[str, Any],
+        real: Callable[..., Any],
+        mock: Mock,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
         """The mock's answer. A receiver that is given a key answers the same key alike."""
         key = kwargs.get("idempotency_key") or ""
         earlier = [did for did in self.journal.read("did") if did["name"] == facts["name"]]
@@ -409,8 +420,15 @@ class Sandbox:
             here = CURRENT.get()
             inside = here.name if isinstance(here, Inside) else ""
             effect = "plain" if isinstance(here, Branch | Inside) else "outside"
-            facts = {"name": name, "effect": effect, "at": user_place(sys._getframe(1)),
-                     "declared": place_of(real), "mocked": True, "inside": inside, "run": ""}  # fmt: skip
+            facts = {
+                "name": name,
+                "effect": effect,
+                "at": user_place(sys._getframe(1)),
+                "declared": place_of(real),
+                "mocked": True,
+                "inside": inside,
+                "run": "",
+            }
             try:
                 bound = dict(inspect.signature(real).bind(*args, **kwargs).arguments)
             except ValueError:  # a builtin without a signature

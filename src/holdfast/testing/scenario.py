@@ -96,8 +96,12 @@ class Executor(Protocol):
     ) -> ExecutionResult: ...
 
 
-def execute_here(stage: ScenarioRun, agent: Callable[..., Any], how: How,
-              boundary: Callable[[str], None] | None = None) -> ExecutionResult:  # fmt: skip
+def execute_here(
+    stage: ScenarioRun,
+    agent: Callable[..., Any],
+    how: How,
+    boundary: Callable[[str], None] | None = None,
+) -> ExecutionResult:
     """Execute the run in this process as far as it goes."""
     setup = stage.setup
     with stage.sandbox.patched(setup.names), stage.sandbox.holdfast(agent, boundary=boundary) as hf:
@@ -111,8 +115,12 @@ def execute_here(stage: ScenarioRun, agent: Callable[..., Any], how: How,
         except RunWaiting as waiting:
             return ExecutionResult("waiting", waiting.waiting_for)
         except Diverged as diverged:
-            sides = {"where": diverged.where, "recorded": diverged.recorded, "attempted": diverged.attempted,
-                     "at": _raised_at(diverged)}  # fmt: skip
+            sides = {
+                "where": diverged.where,
+                "recorded": diverged.recorded,
+                "attempted": diverged.attempted,
+                "at": _raised_at(diverged),
+            }
             return ExecutionResult("Diverged", str(diverged), sides)
         except HoldfastError as error:
             return ExecutionResult(type(error).__name__, str(error))
@@ -223,10 +231,13 @@ class ScenarioRun:
         for call in state.in_doubt:
             args = views.to_plain(call.args) if call.args is not None else {}
             done = [
-                did for did in self.sandbox.journal.read("did")
-                if did["name"] == call.name and "error" not in did and did["args"] == args
+                did
+                for did in self.sandbox.journal.read("did")
+                if did["name"] == call.name
+                and "error" not in did
+                and did["args"] == args
                 and did["key"] in ("", call.key)
-            ]  # fmt: skip
+            ]
             calls = [c for c in state.calls if c.name == call.name and c.status == "done"]
             same = [c for c in calls if c.args is not None and views.to_plain(c.args) == args]
             happened = len(done) > len(same) or (bool(done) and done[-1]["key"] == call.key != "")

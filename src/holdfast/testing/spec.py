@@ -292,8 +292,12 @@ def setup_of(scenario: Scenario, context: SpecContext) -> ScenarioSetup:
     """What the scenario's Given and When say, as a setup."""
     agent = context.chosen
     setup = ScenarioSetup(
-        agent=agent or _no_agent, input=dict(context.input), mocks=dict(context.mocks), strict=context.strict, module=context.names
-    )  # fmt: skip
+        agent=agent or _no_agent,
+        input=dict(context.input),
+        mocks=dict(context.mocks),
+        strict=context.strict,
+        module=context.names,
+    )
     for line in scenario.setup:
         try:
             line(setup)
@@ -431,18 +435,28 @@ def outcome_of(stage: ScenarioRun, tools: frozenset[str] = frozenset()) -> Outco
 
         calls = tuple(
             RecordedCall(
-                call.step, call.name, call.status, whole(call.args) or {}, whole(call.result),
-                max(1, len(call.attempts)), _error(call.error),
+                call.step,
+                call.name,
+                call.status,
+                whole(call.args) or {},
+                whole(call.result),
+                max(1, len(call.attempts)),
+                _error(call.error),
             )
             for call in run.calls
-        )  # fmt: skip
+        )
         return Outcome(
-            run=run, status=run.status, result=whole(run.result), state=whole(dict(run.state)), calls=calls,
+            run=run,
+            status=run.status,
+            result=whole(run.result),
+            state=whole(dict(run.state)),
+            calls=calls,
             decisions={d.name: (whole(d.choice), d.why) for d in run.decisions},
             error=_error(run.failure.error) if run.failure and run.status == "failed" else "",
             waiting_for=run.waiting_for if run.status == "waiting" else "",
-            ended=stage.ends[-1], known=tools | set(stage.setup.mocks) | {c.name for c in run.calls},
-        )  # fmt: skip
+            ended=stage.ends[-1],
+            known=tools | set(stage.setup.mocks) | {c.name for c in run.calls},
+        )
     finally:
         store.close()
 
@@ -466,4 +480,4 @@ __all__ = [
     "run_scenario",
     "setup_of",
     "spec_in",
-]  # fmt: skip
+]

@@ -33,8 +33,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 MARK: Final = "__holdfast_sentence__"
 
 _KINDS: Final = {
-    "word": r'"[^"]*"|[^\s"]+', "int": r"-?\d+", "number": r"-?\d+(?:\.\d+)?", "value": r".+",
-}  # fmt: skip
+    "word": r'"[^"]*"|[^\s"]+',
+    "int": r"-?\d+",
+    "number": r"-?\d+(?:\.\d+)?",
+    "value": r".+",
+}
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz'-/"
 
@@ -141,8 +144,12 @@ def sentence(text: str, *, on: Literal["setup", "outcome"] = "outcome") -> Calla
 
 def sentences_in(names: Mapping[str, Any]) -> list[StepPattern]:
     """The sentences among a module's names."""
-    return [found for value in names.values() for found in getattr(value, MARK, [])
-            if isinstance(found, StepPattern)]  # fmt: skip
+    return [
+        found
+        for value in names.values()
+        for found in getattr(value, MARK, [])
+        if isinstance(found, StepPattern)
+    ]
 
 
 # ── its outcome ──────────────────────────────────────────────────────────────────────────

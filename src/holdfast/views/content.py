@@ -37,7 +37,9 @@ class Content(Struct, frozen=True):
     def contains(self, field: str, word: str) -> bool:
         """Whether a part contains a word, in any case; with a path (`input.customer.id`), whether the value there is it."""
         name, _, path = field.partition(".")
-        parts = [getattr(self, one) for one in FIELDS[1:]] if name == "text" else [getattr(self, name)]  # fmt: skip
+        parts = (
+            [getattr(self, one) for one in FIELDS[1:]] if name == "text" else [getattr(self, name)]
+        )
         if path:
             return any(_written(found) == word for found in _at(parts[0], path.split(".")))
         wanted = word.casefold()

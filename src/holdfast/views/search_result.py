@@ -35,8 +35,17 @@ PAGE: Final = 500
 _AGE: Final = r"(\d+)(m|h|d|w)"
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 KEYS: Final = (
-    "status", "agent", "parent", "id", "worker", "waiting", "since", "before", "version", *FIELDS,
-)  # fmt: skip
+    "status",
+    "agent",
+    "parent",
+    "id",
+    "worker",
+    "waiting",
+    "since",
+    "before",
+    "version",
+    *FIELDS,
+)
 PATHS: Final = ("input", "result", "state")
 """Keys that may be followed by a path: `state.tier:gold`."""
 

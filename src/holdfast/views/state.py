@@ -144,8 +144,23 @@ def changes(before: RunState, after: RunState) -> list[Change]:
 
 def known(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
-    names = ("state", "stage", "plan", "decisions", "facts", "questions", "notes", "messages",
-             "artifacts", "context", "flags", "steps", "usage", "iteration", "loop")  # fmt: skip
+    names = (
+        "state",
+        "stage",
+        "plan",
+        "decisions",
+        "facts",
+        "questions",
+        "notes",
+        "messages",
+        "artifacts",
+        "context",
+        "flags",
+        "steps",
+        "usage",
+        "iteration",
+        "loop",
+    )
     return {name: to_plain(getattr(state, name)) for name in names}
 
 

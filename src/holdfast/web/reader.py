@@ -141,9 +141,15 @@ class RunReader:
                 now = store.now()
                 brief = with_owner(kept.brief, row, now)
                 found = RunView(
-                    row, _with_calls_of(state, kept.brief, brief), kept.spans, kept.spending, now,
-                    kept.marks, kept.strips, brief,
-                )  # fmt: skip
+                    row,
+                    _with_calls_of(state, kept.brief, brief),
+                    kept.spans,
+                    kept.spending,
+                    now,
+                    kept.marks,
+                    kept.strips,
+                    brief,
+                )
         except HoldfastError:
             self._forget(run_id)
             raise

@@ -169,7 +169,9 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.RunQuarantined: lambda x: Sentence("run", f"quarantined: {visible(x.reason)}", "red"),
     e.CancelRequested: lambda x: Sentence("person", f"cancellation requested{_by(x)}", "red"),
     e.UndoRequested: lambda x: Sentence("person", f"undo requested{_by(x)}", "yellow"),
-    e.UndoStarted: lambda x: Sentence("run", f"undoing what it did: {visible(x.message)}", "yellow"),
+    e.UndoStarted: lambda x: Sentence(
+        "run", f"undoing what it did: {visible(x.message)}", "yellow"
+    ),
     e.CallStarted: _started,
     e.CallSucceeded: _succeeded,
     e.CallFailure: _attempt_failed,
@@ -178,7 +180,9 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.CallEvidence: _evidence,
     e.WaitBegan: _wait_began,
     e.WaitEnded: _wait_ended,
-    e.TimeoutFired: lambda x: Sentence("timeout", f"a timeout in the agent's code cancelled branch {x.branch or 'main'}"),
+    e.TimeoutFired: lambda x: Sentence(
+        "timeout", f"a timeout in the agent's code cancelled branch {x.branch or 'main'}"
+    ),
     e.SignalReceived: lambda x: Sentence("signal", f"{visible(x.name)} {_value(x.value)}{_by(x)}"),
     e.ApprovalDecided: _approved,
     e.AnswerGiven: lambda x: Sentence("person", f"answered {_value(x.value)}{_by(x)}", "green"),
@@ -190,22 +194,31 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.IterationEnded: _iterated,
     e.ValueRecorded: lambda x: Sentence("value", f"{visible(x.name)} = {_value(x.value)}"),
     e.StageEntered: lambda x: Sentence("stage", visible(x.stage), "cyan"),
-    e.PlanMade: lambda x: Sentence("plan", f"{count(len(x.steps), 'step')}: {cut(', '.join(map(visible, x.steps)), 90)}"),
+    e.PlanMade: lambda x: Sentence(
+        "plan", f"{count(len(x.steps), 'step')}: {cut(', '.join(map(visible, x.steps)), 90)}"
+    ),
     e.PlanStepBegan: lambda x: Sentence("plan", f"doing {visible(x.step)}"),
     e.PlanStepEnded: lambda x: Sentence("plan", f"did {visible(x.step)}"),
-    e.DecisionMade: lambda x: Sentence("decision", f"{visible(x.name)}: {_value(x.choice)}"
-                                   + (f", because {visible(x.why)}" if x.why else "")),
-    e.FactLearned: lambda x: Sentence("fact", f"{visible(x.key)} = {_value(x.value)}"
-                                  + (f" (from {visible(x.source)})" if x.source else "")),
+    e.DecisionMade: lambda x: Sentence(
+        "decision",
+        f"{visible(x.name)}: {_value(x.choice)}" + (f", because {visible(x.why)}" if x.why else ""),
+    ),
+    e.FactLearned: lambda x: Sentence(
+        "fact",
+        f"{visible(x.key)} = {_value(x.value)}"
+        + (f" (from {visible(x.source)})" if x.source else ""),
+    ),
     e.QuestionRaised: lambda x: Sentence("question", f"open: {visible(x.question)}"),
     e.QuestionClosed: lambda x: Sentence("question", f"closed: {visible(x.question)}"),
     e.NoteTaken: lambda x: Sentence("note", f"{visible(x.key)} = {_value(x.value)}"),
     e.MessageAdded: lambda x: Sentence("message", f"{visible(x.role)}: {_value(x.content)}"),
-    e.ArtifactSaved: lambda x: Sentence("artifact", f"{visible(x.name)} ({visible(x.type)}, {x.bytes:,} bytes)"),
+    e.ArtifactSaved: lambda x: Sentence(
+        "artifact", f"{visible(x.name)} ({visible(x.type)}, {x.bytes:,} bytes)"
+    ),
     e.ContextShown: lambda x: Sentence("context", f"a model was shown {_value(x.slice)}"),
     e.ItemPut: _item,
     e.LogWritten: lambda x: Sentence("log", f"{visible(x.level)}: {visible(x.text)}"),
-}  # fmt: skip
+}
 
 # Every kind of event has its words; a new one is missed here, at import, and not on a user's screen.
 assert _SENTENCES.keys() == set(e.ALL.values())

@@ -170,17 +170,50 @@ def test_hostile_text_in_every_field_is_shown_and_never_run(browser, tmp_path: P
     """FAULTS.md G 104: the corpus is in every field that a user, a tool or a model can fill."""
     run_id, count = hostile.fill(tmp_path / "h.db")
     assert count > 20
-    paths = [f"/runs/{run_id}{end}" for end in ("", "?call=1", "?call=2", "/calls/3", "/state?step=2&all=1", "/dialogue",
-             "/decisions", "/artifacts", "/usage", "/events", "/actions/cancel", "/actions/patch", "/actions/signal")]  # fmt: skip
-    paths += ["/runs", "/inbox", f"/inbox/{run_id}/%2390", f"/inbox/{run_id}/%2391", f"/inbox/{run_id}/%2390/edit", "/fleet", "/doctor?all=1", "/bulk?verb=cancel",
-              f"/compare?a={run_id}&from=0&to=3", f"/compare?a={run_id}&b={run_id}-2"]  # fmt: skip
+    paths = [
+        f"/runs/{run_id}{end}"
+        for end in (
+            "",
+            "?call=1",
+            "?call=2",
+            "/calls/3",
+            "/state?step=2&all=1",
+            "/dialogue",
+            "/decisions",
+            "/artifacts",
+            "/usage",
+            "/events",
+            "/actions/cancel",
+            "/actions/patch",
+            "/actions/signal",
+        )
+    ]
+    paths += [
+        "/runs",
+        "/inbox",
+        f"/inbox/{run_id}/%2390",
+        f"/inbox/{run_id}/%2391",
+        f"/inbox/{run_id}/%2390/edit",
+        "/fleet",
+        "/doctor?all=1",
+        "/bulk?verb=cancel",
+        f"/compare?a={run_id}&from=0&to=3",
+        f"/compare?a={run_id}&b={run_id}-2",
+    ]
     with serving(str(tmp_path / "h.db")) as base, tab(browser, base) as opened:
         for path in paths:
             page = opened.open(path)
             page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
             assert page.evaluate("window.__xss") is None, path
-            assert page.evaluate("document.querySelectorAll('script:not([src]), iframe, object, embed, [onerror], [onload]').length") == 0, path  # fmt: skip
-            links = page.evaluate("[...document.querySelectorAll('a[href], form[action], button[formaction]')].map((a) => a.href || a.formAction || a.action)")  # fmt: skip
+            assert (
+                page.evaluate(
+                    "document.querySelectorAll('script:not([src]), iframe, object, embed, [onerror], [onload]').length"
+                )
+                == 0
+            ), path
+            links = page.evaluate(
+                "[...document.querySelectorAll('a[href], form[action], button[formaction]')].map((a) => a.href || a.formAction || a.action)"
+            )
             assert [] == [x for x in links if not str(x).startswith(base)], path
             assert hostile.BIDI not in page.content(), path
 

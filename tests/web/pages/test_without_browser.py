@@ -137,7 +137,10 @@ def test_a_form_with_too_many_fields_or_an_old_token_is_refused_with_a_page(hf: 
         assert [403, 403] == [expired.status_code, flooded.status_code]
         assert "<h1>" in expired.text and "load the page again" in expired.text
         signed = {**form, "authorization": f"Bearer {TOKENS['admin']}"}
-        assert 422 == client.post("/runs/mail-3/actions/cancel", content=many, headers=signed).status_code  # fmt: skip
+        assert (
+            422
+            == client.post("/runs/mail-3/actions/cancel", content=many, headers=signed).status_code
+        )
 
 
 def test_the_oldest_due_run_is_shown_although_newer_ones_hide_it(
@@ -187,13 +190,21 @@ def test_arguments_that_were_not_edited_stay_as_they_are(
         hf.run(poster, id="post-1", text=text)
     (wait,) = hf.get("post-1").waits
     path = f"/inbox/post-1/{quote(wait.id, safe='')}/edit"
-    form = dict(re.findall(r'<textarea name="(arg:\w+)"[^>]*>\n(.*?)</textarea>', client.get(path).text, re.S))  # fmt: skip
+    form = dict(
+        re.findall(
+            r'<textarea name="(arg:\w+)"[^>]*>\n(.*?)</textarea>', client.get(path).text, re.S
+        )
+    )
     sent = {name: html.unescape(typed).replace("\n", "\r\n") for name, typed in form.items()}
     assert ["arg:size", "arg:tags", "arg:text"] == sorted(sent)
     assert "Nothing was changed" in client.post(path, data=sent).text
     shown = client.post(path, data={**sent, "arg:size": "2"}).text
     (args,) = re.findall(r'name="args" value="([^"]*)"', shown)
-    decided = client.post(path.removesuffix("edit") + "approve", data={"args": html.unescape(args)}, follow_redirects=False)  # fmt: skip
+    decided = client.post(
+        path.removesuffix("edit") + "approve",
+        data={"args": html.unescape(args)},
+        follow_redirects=False,
+    )
     assert 303 == decided.status_code
     assert f"{text!r} 2.0 ['a'] s3cret-of-mine" == hf.run(poster, id="post-1", text=text).replace(
         "[redacted]", "s3cret-of-mine"
@@ -332,11 +343,14 @@ def test_a_search_finds_by_status_agent_age_and_the_beginning_of_an_id(shown: Pa
         store.close()
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("colour:red", "unknown key 'colour' at position 1"),
-    ("agent:a status:fine", "unknown status 'fine' at position 9"),
-    ("since:soon", "takes an age such as"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("colour:red", "unknown key 'colour' at position 1"),
+        ("agent:a status:fine", "unknown status 'fine' at position 9"),
+        ("since:soon", "takes an age such as"),
+    ],
+)
 def test_an_invalid_search_is_refused_with_the_position_of_the_error(text: str, says: str) -> None:
     """The place, and what is known."""
     with pytest.raises(InvalidInput, match=re.escape(says)):
@@ -529,10 +543,18 @@ def test_a_run_that_changes_while_it_is_read_is_not_taken_for_damaged(
 
 
 NUMBERS = (
-    "/runs?after=", "/inbox?after=", "/runs/onboard-ada?call=", "/runs/onboard-ada?from=0&to=", "/runs/onboard-ada?after=",
-    "/runs/onboard-ada/state?step=", "/runs/onboard-ada/events?after=", "/runs/refund-4711/dialogue?from=",
-    "/compare?a=onboard-ada&from=1&to=", "/runs/onboard-ada/actions/fork?step=", "/bulk?verb=cancel&q=since:",
-)  # fmt: skip
+    "/runs?after=",
+    "/inbox?after=",
+    "/runs/onboard-ada?call=",
+    "/runs/onboard-ada?from=0&to=",
+    "/runs/onboard-ada?after=",
+    "/runs/onboard-ada/state?step=",
+    "/runs/onboard-ada/events?after=",
+    "/runs/refund-4711/dialogue?from=",
+    "/compare?a=onboard-ada&from=1&to=",
+    "/runs/onboard-ada/actions/fork?step=",
+    "/bulk?verb=cancel&q=since:",
+)
 
 
 @pytest.mark.parametrize("path", NUMBERS)

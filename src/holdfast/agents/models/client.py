@@ -40,10 +40,17 @@ class ClientModel(ABC):
     client_class: ClassVar[str]
 
     def __init__(
-        self, model: str, *, price: Price | None = None, base_url: str | None = None,
-        api_key: str | None = None, timeout: float = 120.0, max_output_tokens: int | None = None,
-        options: Mapping[str, Any] | None = None, client: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: str,
+        *,
+        price: Price | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        max_output_tokens: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        client: Any = None,
+    ) -> None:
         self.model, self.price = model, price
         self.max_output_tokens = max_output_tokens
         self.options = dict(options or {})

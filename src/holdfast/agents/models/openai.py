@@ -37,11 +37,13 @@ class OpenAIModel(ClientModel):
                 {
                     "type": "function",
                     "function": {
-                        "name": tool.name, "description": tool.description, "parameters": tool.parameters,
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.parameters,
                     },
                 }
                 for tool in prompt.tools
-            ]  # fmt: skip
+            ]
         if prompt.on_text is not None:
             request |= {"stream": True, "stream_options": {"include_usage": True}}
         return client.chat.completions.create(**request)

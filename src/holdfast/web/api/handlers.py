@@ -119,8 +119,13 @@ def runs(store: Store, ask: Ask) -> d.RunList:
         hits = views.search(store, q.q, limit=q.limit, cursor=_cursor(q.after))
         return d.RunList(hits.runs, _next(hits.next), hits.stopped, hits.looked)
     found = views.runs(
-        store, status=q.status, agent=q.agent, parent=q.parent, limit=q.limit, cursor=_cursor(q.after)
-    )  # fmt: skip
+        store,
+        status=q.status,
+        agent=q.agent,
+        parent=q.parent,
+        limit=q.limit,
+        cursor=_cursor(q.after),
+    )
     return d.RunList(found.runs, _next(found.next))
 
 
@@ -291,9 +296,15 @@ def start(store: Store, ask: Ask) -> HandlerResult:
     before = store.get(run_id) if run_id is not None else None
     try:
         made = control.start(
-            store, b.agent, b.input, id=run_id, version=b.version, priority=b.priority,
-            limits=_limits(b.deadline, b.budget), **ask.signed,
-        )  # fmt: skip
+            store,
+            b.agent,
+            b.input,
+            id=run_id,
+            version=b.version,
+            priority=b.priority,
+            limits=_limits(b.deadline, b.budget),
+            **ask.signed,
+        )
     except InputConflict:
         if not ask.key:
             raise
@@ -332,9 +343,16 @@ def patch(store: Store, ask: Ask) -> d.Patched:
     expected = None if ask.if_match == "*" else _seq_of(ask.if_match)
     try:
         is_new = control.patch(
-            store, ask.run_id, changes, delete=b.delete, knowledge=knowledge, expected=expected, key=b.key,
-            by=ask.signed["by"], why=ask.signed["why"],
-        )  # fmt: skip
+            store,
+            ask.run_id,
+            changes,
+            delete=b.delete,
+            knowledge=knowledge,
+            expected=expected,
+            key=b.key,
+            by=ask.signed["by"],
+            why=ask.signed["why"],
+        )
     except Conflict:
         assert expected is not None
         raise _both_sides(store, ask.run_id, expected) from None
@@ -435,9 +453,15 @@ def items(store: Store, ask: Ask) -> d.ItemList:
     q = ask.query
     found = list(
         views.item_events(
-            store, ask.run_id, q.collection, prefix=q.prefix, after=q.after, before=q.before, limit=q.limit + 1
+            store,
+            ask.run_id,
+            q.collection,
+            prefix=q.prefix,
+            after=q.after,
+            before=q.before,
+            limit=q.limit + 1,
         )
-    )  # fmt: skip
+    )
     page = [d.KeptItem.of(*one) for one in found[: q.limit]]
     return d.ItemList(page, page[-1].seq if len(found) > q.limit else None)
 
@@ -477,9 +501,11 @@ def gc(store: Store, ask: Ask) -> garbage.GcResult:
         older_than_us=None if age is None else microseconds(age, "older_than"),
         keep=b.keep,
         snapshots=b.snapshots,
-        snapshot_age_us=None if snapshot_age is None else microseconds(snapshot_age, "snapshot_age"),
+        snapshot_age_us=None
+        if snapshot_age is None
+        else microseconds(snapshot_age, "snapshot_age"),
         dry_run=b.dry_run,
-    )  # fmt: skip
+    )
 
 
 def delete(store: Store, ask: Ask) -> d.Deleted:
@@ -500,10 +526,48 @@ HANDLERS: Final[dict[str, Handler]] = {
     **{
         handler.__name__: handler
         for handler in (
-            whoami, runs, get, row, head, at, diff, calls, events, timeline, result, verify, export, artifact, blob, inbox,
-            agents, schedules, doctor, approve, reject, answer, resolve, start, signal, patch, pause, cancel, undo,
-            resume, rerun, fork, delete, gc, unschedule, record, finish, items, item, put_item, delete_item,
+            whoami,
+            runs,
+            get,
+            row,
+            head,
+            at,
+            diff,
+            calls,
+            events,
+            timeline,
+            result,
+            verify,
+            export,
+            artifact,
+            blob,
+            inbox,
+            agents,
+            schedules,
+            doctor,
+            approve,
+            reject,
+            answer,
+            resolve,
+            start,
+            signal,
+            patch,
+            pause,
+            cancel,
+            undo,
+            resume,
+            rerun,
+            fork,
+            delete,
+            gc,
+            unschedule,
+            record,
+            finish,
+            items,
+            item,
+            put_item,
+            delete_item,
         )
     },
-}  # fmt: skip
+}
 """By verb. A stream is sent by `events.py`."""

@@ -22,12 +22,25 @@ from holdfast.web.api.schemas import REF, Components, query_fields
 from holdfast.web.auth import require
 
 _STATUS_TEXT: Final = {
-    200: "Done.", 201: "Created.", 206: "A part of the bytes.", 304: "Not changed.", 400: "Not JSON.",
-    401: "No valid credential.", 403: "Not allowed.", 404: "Not found.", 408: "The body was too slow.",
-    409: "Not possible now.", 412: "Changed since.", 413: "The body is too large.", 415: "Not application/json.",
-    416: "No such range.", 422: "Invalid.", 428: "If-Match is missing.", 429: "Too many requests.",
+    200: "Done.",
+    201: "Created.",
+    206: "A part of the bytes.",
+    304: "Not changed.",
+    400: "Not JSON.",
+    401: "No valid credential.",
+    403: "Not allowed.",
+    404: "Not found.",
+    408: "The body was too slow.",
+    409: "Not possible now.",
+    412: "Changed since.",
+    413: "The body is too large.",
+    415: "Not application/json.",
+    416: "No such range.",
+    422: "Invalid.",
+    428: "If-Match is missing.",
+    429: "Too many requests.",
     503: "The store does not answer.",
-}  # fmt: skip
+}
 _ALWAYS: Final = (401, 403, 422, 429, 503)
 
 
@@ -99,7 +112,13 @@ def _query_parameters(op: Operation) -> list[dict[str, Any]]:
 def _header_parameters(op: Operation) -> list[dict[str, Any]]:
     def header(name: str, said: str, *, required: bool = False) -> dict[str, Any]:
         schema = {"type": "string"}
-        return {"name": name, "in": "header", "required": required, "description": said, "schema": schema}  # fmt: skip
+        return {
+            "name": name,
+            "in": "header",
+            "required": required,
+            "description": said,
+            "schema": schema,
+        }
 
     match op.verb:
         case "start":
@@ -107,7 +126,13 @@ def _header_parameters(op: Operation) -> list[dict[str, Any]]:
                 header("Idempotency-Key", "The same key with the same request is the same run.")
             ]
         case "patch":
-            return [header("If-Match", "The ETag of the run as it was read; `*` for any version.", required=True)]  # fmt: skip
+            return [
+                header(
+                    "If-Match",
+                    "The ETag of the run as it was read; `*` for any version.",
+                    required=True,
+                )
+            ]
         case "get" | "at":
             return [header("If-None-Match", "An ETag: 304 if the run has not changed.")]
         case "stream":

@@ -163,8 +163,10 @@ def _says_undo(view: RunView, _: Form) -> list[str]:
         return [
             "There is nothing to undo: no completed call declares how (@tool(undo=…)), or all are undone."
         ]
-    return ["These calls are undone, newest first, by a worker that has the agent's code:",
-            *(f"step {c.step}, {c.name}" for c in steps)]  # fmt: skip
+    return [
+        "These calls are undone, newest first, by a worker that has the agent's code:",
+        *(f"step {c.step}, {c.name}" for c in steps),
+    ]
 
 
 def _says_signal(view: RunView, _: Form) -> list[str]:

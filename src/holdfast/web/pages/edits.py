@@ -38,7 +38,13 @@ def _field(name: str, value: Any) -> ArgumentField:
         return ArgumentField(name, "fixed", REDACTED, "redacted: it stays as it is")
     if isinstance(value, str) and _is_typable(value):
         return ArgumentField(name, "text", value)
-    hint = "true or false" if isinstance(value, bool) else "number" if isinstance(value, int | float) else "JSON"  # fmt: skip
+    hint = (
+        "true or false"
+        if isinstance(value, bool)
+        else "number"
+        if isinstance(value, int | float)
+        else "JSON"
+    )
     return ArgumentField(
         name, "json", text if _is_typable(text) else json.dumps(value, indent=2), hint
     )

@@ -49,5 +49,7 @@ def _way(request: Request, remedy: Remedy) -> WayOn:
         case ("resolve", run_id, step, *_):
             return WayOn(remedy.purpose, said, link("inbox", run_id, f"step-{step}"), "Decide")
         case ("cancel" as verb, run_id) | ("rerun" | "resume" as verb, "FILE", run_id):
-            return WayOn(remedy.purpose, said, link("runs", run_id, "actions", verb), _ACTIONS[verb])  # fmt: skip
+            return WayOn(
+                remedy.purpose, said, link("runs", run_id, "actions", verb), _ACTIONS[verb]
+            )
     return WayOn(remedy.purpose, said)

@@ -259,9 +259,13 @@ async def usage(site: Site, request: Request) -> Response:
         )
 
     charts = {
-        "tokens": chart.steps_svg(points(lambda u: u.input_tokens + u.output_tokens, tokens), "tokens used over the run", "busy"),
+        "tokens": chart.steps_svg(
+            points(lambda u: u.input_tokens + u.output_tokens, tokens),
+            "tokens used over the run",
+            "busy",
+        ),
         "cost": chart.steps_svg(points(lambda u: u.cost_usd, cost), "cost over the run", "ok"),
-    }  # fmt: skip
+    }
     dearest = sorted(
         (c for c in state.calls if c.usage), key=lambda c: -(c.usage.cost_usd if c.usage else 0)
     )
