@@ -660,6 +660,17 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),
     Mutant(
+        "a worker that stops is recorded as a cancellation by the code",
+        "runtime/call/drivers.py::_cut_or_cancelled",
+        "session.is_ending or ",
+        "",
+        (
+            "tests/runtime/test_cancelled_callers.py",
+            "-k",
+            "not_recorded_as_a_cancellation and sqlite",
+        ),
+    ),
+    Mutant(
         "a late run that waits for a decision is due",
         "runtime/call/suspend.py::suspend",
         "() if session.ending else ends(session)",

@@ -156,6 +156,7 @@ PATHS = """
 import os, sys
 from pathlib import Path
 import holdfast.store.sqlite
+import holdfast.words.advice  # now: the user below may not be able to read the interpreter's own files
 from holdfast import Holdfast, HoldfastError
 from holdfast.cli.common import existing_store
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Run, RunWaiting, agent, step
+from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step
+from holdfast.core import events as e
 from holdfast.runtime.exec.threads import uninterrupted
 from support.waiting import PATIENCE_SECONDS, eventually
 
@@ -251,3 +254,61 @@ def test_uninterrupted_work_ends_and_is_disposed_of_before_the_cancellation_is_r
         assert disposed == ["it"]
 
     asyncio.run(check())
+
+
+@agent
+async def working(run: AsyncRun) -> None:
+    for _ in range(3):
+        await work()
+
+
+@agent
+async def with_children(run: AsyncRun) -> Any:
+    return await asyncio.gather(main(), working(), work(), run.wait_for("other"))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "stopped"])
+def test_the_end_of_an_execution_is_not_recorded_as_a_cancellation_by_the_code(
+    url: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller is cancelled, or its worker stops, at each boundary and some iterations of the loop later. A replay would wait
+    for the code to cancel the call again, which it never does."""
+
+    async def end_at(hf: AsyncHoldfast, number: int, turns: int) -> bool:
+        """Whether the run met so many boundaries."""
+        met, run_id, loop = 0, f"{how}-{number}-{turns}", asyncio.get_running_loop()
+
+        def end(left: int) -> None:
+            if left:
+                loop.call_soon(end, left - 1)
+            elif how == "cancelled":
+                task.cancel()
+            else:
+                hf.sync.engine.sessions.stop([run_id], "the worker stops")
+
+        def count(_where: str) -> None:
+            nonlocal met
+            met += 1
+            if met == number:
+                loop.call_soon_threadsafe(end, turns)
+
+        hf.sync.engine.options.boundary = count
+        task = asyncio.ensure_future(hf.run(with_children, id=run_id))
+        with contextlib.suppress(asyncio.CancelledError, RunWaiting):
+            await task
+        events = [x for _, x in await hf.events(run_id)]
+        assert not any(isinstance(x, e.CallFailure) and x.cut for x in events), run_id
+        assert not any(isinstance(x, e.WaitEnded) and x.is_over("cut") for x in events), run_id
+        return met >= number
+
+    async def check() -> None:
+        options = Options(boundary=lambda _: None, patience_seconds=0.01)
+        async with AsyncHoldfast(url, options=options) as hf:
+            for turns in (0, 1, 6):
+                numbers = itertools.count(1)
+                while await end_at(hf, next(numbers), turns):
+                    pass
+
+    asyncio.run(check())
+    gc.collect()
+    assert "never retrieved" not in caplog.text

@@ -88,7 +88,7 @@ def fork(
     needed = set().union(*map(e.artifacts, new))
     blobs = [Blob(name, read_artifact(store, run_id, name)) for name in sorted(needed)]
     run = NewRun(new_id, row.agent, row.input_digest, row.code_version)
-    made, fresh = create(store, run, new, blobs, received(new_id, enumerate(new)))
+    made, fresh = create(store, run, new, blobs, received(new_id, enumerate(new)), now=store.now())
     if not fresh:
         raise InvalidInput(f"run {made.id!r} already exists; choose another id")
 

@@ -53,7 +53,7 @@ def record(
     value, blobs = log.wrap(data)
     created = e.RunCreated(run_id=run_id, agent=agent, input=value, recorded=True, by=by, why=why)
     digest = values.digest(values.canonical(values.decode(data)))
-    row, _ = create(store, NewRun(run_id, agent, digest), [created], blobs)
+    row, _ = create(store, NewRun(run_id, agent, digest), [created], blobs, now=store.now())
     if row.status == "pending":  # new, or its creator died before the next line
         _suspend(store, row)
     found = store.get(run_id)

@@ -43,12 +43,13 @@ def start(
     run_id = log.check_run_id(f"{agent}-{uuid.uuid4().hex[:12]}" if id is None else id)
     data, digest = _encoded(found, {} if input is None else input)
     value, blobs = log.wrap(data)
+    now = store.now()
     created = e.RunCreated(
         run_id=run_id,
         agent=found.name,
         input=value,
         code_version=found.version,
-        deadline_at=_deadline_at(found, limits, store.now()),
+        deadline_at=_deadline_at(found, limits, now),
         budget=found.budget | limits.changes,
         stages=found.stages,
         loop=found.is_loop,
@@ -56,7 +57,7 @@ def start(
         why=why,
     )
     new = NewRun(run_id, found.name, digest, found.version, priority=check_priority(priority))
-    return create(store, new, [created], blobs)[0]
+    return create(store, new, [created], blobs, now=now)[0]
 
 
 def _deadline_at(found: Registration, limits: Limits, now: int) -> int | None:

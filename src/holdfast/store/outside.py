@@ -76,9 +76,11 @@ def create(
     new: Sequence[Event],
     blobs: Sequence[Blob] = (),
     keys: Sequence[tuple[str, int]] = (),
+    *,
+    now: int,
 ) -> tuple[RunRow, bool]:
     """Create a run for any worker, with its first events; its row, and whether it was created now."""
-    _, sealed = log.seal(log.origin(run.id), new, epoch=0, time=store.now())
+    _, sealed = log.seal(log.origin(run.id), new, epoch=0, time=now)
     refuse_unreadable(sealed)
     return store.create(Creation(run, sealed, blobs, keys=keys)).wait().made
 

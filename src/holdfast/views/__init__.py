@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from holdfast.views.open_requests import RequestOfRun, family, next_steps, requests, used_budget
     from holdfast.views.outcomes import Outcome, outcome
-    from holdfast.views.positions import Position, position, ranges
+    from holdfast.views.positions import ENDED, Position, position, ranges
     from holdfast.views.search_result import SearchResult, search
     from holdfast.views.state import (
         Change,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.views.stored_items import item, item_event, item_events, items
 
 __all__ = [
+    "ENDED",
     "SHOWN_STATUSES",
     "AgentInfo",
     "Change",
@@ -143,7 +144,7 @@ _HOMES: Final = {
         "used_budget",
     ),
     "holdfast.views.outcomes": ("Outcome", "outcome"),
-    "holdfast.views.positions": ("Position", "position", "ranges"),
+    "holdfast.views.positions": ("ENDED", "Position", "position", "ranges"),
     "holdfast.views.search_result": ("SearchResult", "search"),
     "holdfast.views.state": (
         "Change",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from holdfast.core.state import Call, RunState
 from holdfast.store.base import TERMINAL_STATUSES
+
+ENDED: Final = TERMINAL_STATUSES
+"""The statuses of a run that has ended."""
 
 
 class Position(Struct, frozen=True):
@@ -42,7 +46,7 @@ def position(state: RunState) -> Position:
     if under_way:
         return Position(under_way[0].step, None, under_way[0].name, over)
     # Between two calls: the next one has no name yet. After the end there is no next one.
-    return Position(state.steps + (state.status not in TERMINAL_STATUSES), None, "", over)
+    return Position(state.steps + (state.status not in ENDED), None, "", over)
 
 
 def _committed(state: RunState, under_way: Sequence[Call]) -> str:

@@ -104,7 +104,7 @@ async def drive_async(flow: Flow[T]) -> T:
                 case Read():
                     answer = await _read_async(effect, cancelled)
                 case _ if cancelled and not _is_held(effect):
-                    raise _cut_or_cancelled(cancelled.pop())
+                    raise _cut_or_cancelled(effect.session, cancelled.pop())
                 case _:
                     answer = await _perform_async(effect, cancelled)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
@@ -128,9 +128,11 @@ def _deliver_later(cancelled: list[asyncio.CancelledError], *, raising: bool = F
         raise cancelled.pop()
 
 
-def _cut_or_cancelled(cancelled: asyncio.CancelledError) -> BaseException:
-    """In a branch, its own code stopped waiting; otherwise the executor of the run did."""
-    return cancelled if _current_line() is None else TaskCancelled(cancelled, began=False)
+def _cut_or_cancelled(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
+    """In a branch, its own code stopped waiting, unless the whole run ends here; otherwise the executor of the run did."""
+    if session.is_ending or _current_line() is None:
+        return cancelled
+    return TaskCancelled(cancelled, began=False)
 
 
 def _current_line() -> Line | None:

@@ -112,6 +112,9 @@ def run_with_tasks(
             if isinstance(error, CallFailed):
                 error.also = lines.failed_with(error)
             raise
+        finally:
+            if agent.done() and not agent.cancelled():
+                agent.exception()  # it has been seen, also if the caller gets another one
 
     return body
 
