@@ -24,7 +24,15 @@ from fuzz.interpret import Cast, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
-from holdfast import AsyncHoldfast, Holdfast, HoldfastError, Options, StoreError, views
+from holdfast import (
+    AsyncHoldfast,
+    Holdfast,
+    HoldfastError,
+    Options,
+    StoreError,
+    StoreUnavailable,
+    views,
+)
 from holdfast.runtime.log.branches import CURRENT, Branch
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
@@ -345,7 +353,10 @@ def drive(stage: Stage, plan: Plan) -> None:
         def bring_to_its_end(run_id: str, program: Program) -> None:
             agent = stage.cast.agents[program["name"]]
             try:
-                hf.run(agent, id=run_id, wait=True, **input_of(program, run_id))
+                while _is_away(
+                    lambda: hf.run(agent, id=run_id, wait=True, **input_of(program, run_id))
+                ):
+                    threading.Event().wait(0.05)
             except HoldfastError:
                 pass  # failed, cancelled, diverged: found in the log
             except BaseException as error:
@@ -368,6 +379,15 @@ def drive(stage: Stage, plan: Plan) -> None:
             target = threading.Thread(target=bring_to_its_end, args=(run_id, program), daemon=True)
             target.start()
         threading.Event().wait()
+
+
+def _is_away(use: Callable[[], Any]) -> bool:
+    """Whether the store was not reached: a machine that is busy enough makes a server seem down. A caller tries again."""
+    try:
+        use()
+    except StoreUnavailable:
+        return True
+    return False
 
 
 def settle(stage: Stage, plan: Plan) -> None:
