@@ -34,6 +34,7 @@ def test_the_text_that_each_mutant_changes_occurs_exactly_once() -> None:
     names = [mutant.name for mutant in mutants.MUTANTS]
     assert [] == unfit
     assert len(names) == len(set(names)), "two have the same name"
+    assert set() == mutants.FUZZED.keys() - set(names), "the fuzzer is shown mutants that exist"
 
 
 def test_every_test_that_a_mutant_names_exists() -> None:

@@ -450,6 +450,32 @@ def test_a_result_that_was_being_recorded_is_what_the_code_gets(home: Any) -> No
     assert hf.run(main, id="r") == "x"
 
 
+def test_a_cancellation_that_comes_while_a_result_is_recorded_ends_the_code_at_its_next_await(
+    home: Any,
+) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def two_calls() -> None:
+        await quick("x")
+        happened.append("the code continues")
+        await quick("after")
+
+    @agent(name="cancels")
+    async def main(run: AsyncRun) -> bool:
+        task = asyncio.create_task(two_calls())
+        tasks.append(task)
+        await asyncio.wait((task,))
+        return task.cancelled()
+
+    def cancel(name: str) -> None:
+        if name == "before commit call_succeeded":
+            tasks[0].cancel()
+
+    was_cancelled = home.open(boundary=cancel).run(main, id="r")
+
+    assert (True, ["quick x", "the code continues"]) == (was_cancelled, happened)
+
+
 def test_ending_the_run_from_outside_is_not_recorded_as_the_code_s_doing(home: Any) -> None:
     begun = asyncio.Event()
 
