@@ -1,7 +1,8 @@
 """Lua: a whole process that tests the recap with mocks, next to `tactus` if it is on the PATH; and the cost of a durable
 tool call in a Lua procedure, next to the same agent in Python.
 
-All figures are CPU time, so that other work on the machine changes them less. Both programs run from bytecode."""
+All figures are CPU time, so that other work on the machine changes them less. Both programs run from bytecode, each in an
+environment of its own: what else is installed there costs time at every start (`--quick` takes this one)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ COST_GOAL = 1.5
 """A durable tool call in Lua takes at most as many times the CPU time of one in Python."""
 START_GOAL = 20
 """tactus takes at least as many times the CPU time."""
-RECAP = Path(__file__).parent.parent / "examples" / "recap.tac"
+ROOT = Path(__file__).parent.parent
+RECAP = ROOT / "examples" / "recap.tac"
 FOR_BOTH = {
     "recipient_name = field.string{required = true}": 'recipient_name = field.string{default = "Sam"}',
     "recipient_email = field.string{required = true}": 'recipient_email = field.string{default = "sam@example.com"}',
@@ -69,7 +72,7 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
         from holdfast.lua import procedure
 
         lua = procedure(file)
-        holdfast = str(Path(sys.executable).parent / "holdfast")
+        holdfast = str(_bin(here, quick=quick) / "holdfast")
         bytecode = here / "bytecode"
         commands = [holdfast, *([tactus] if tactus else [])]
         for command in commands:
@@ -92,6 +95,16 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
             "test --mock, whole process", f"{process.median:.0f} ms; tactus is not installed"
         )
     report.show()
+
+
+def _bin(here: Path, *, quick: bool) -> Path:
+    """Where the programs of an environment are that contains `holdfast[lua]` and nothing else."""
+    if quick:
+        return Path(sys.executable).parent
+    venv.create(here / "environment", with_pip=True)
+    pip = [str(here / "environment" / "bin" / "python"), "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "--disable-pip-version-check", "install", f"{ROOT}[lua]"], check=True)
+    return here / "environment" / "bin"
 
 
 def _for_both(source: str) -> str:
