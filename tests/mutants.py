@@ -975,7 +975,6 @@ FUZZED = {
     "on PostgreSQL a run is suspended although it was woken since": "question_and_child",
     "a wake does not count while the run is running": "question_and_child",
     "on PostgreSQL a wake does not count while the run is running": "question_and_child",
-    "on PostgreSQL a run is suspended in the transaction that wakes it": "question_and_child",
     # a suspension that the code sees as a cancellation
     "the code is unwound before the suspension is committed": "group_with_child",
     "a suspension is a cancellation to the code": "group_with_child",
@@ -988,12 +987,11 @@ FUZZED = {
     # refused appends: false alarms, and their order
     "refused batches are sent again while others are on their way": "branches_and_patches",
     "refused batches are sent again in reverse order": "branches_and_patches",
-    "what was noted before a refused batch is forgotten": "branches_and_patches",
     # races
     "recorded outcomes are handed over in any order": "race_after_join",
     "a new call begins before recorded outcomes are handed over": "race_after_join",
     "a call that was given up ends on replay before its turn": "race_after_join",
-    "a call that the code cancelled is answered when it is replayed": "race_after_join",
+    "a call that the code cancelled is answered when it is replayed": "timeout_in_commit",
     "a lost race is run again although the code went on": "",
     # leases
     "a caller that is cancelled while its run is claimed leaves the lease": "",

@@ -34,6 +34,7 @@ from holdfast import (
 )
 from holdfast.agents.models.base import Prompt, Reply, ToolRequest
 from holdfast.core.events import Usage
+from holdfast.runtime.log.branches import current_branch
 
 LOOP_ITERATIONS = 3
 QUICK_RETRY = Retry(attempts=4, initial=0.005, factor=1.0, jitter=0)
@@ -349,6 +350,9 @@ class Async:
                 was_cancelled = _cancelling()
                 try:
                     result = await self.do(op)
+                except asyncio.CancelledError:
+                    self._check_not_suspended(op, line)
+                    raise
                 except Exception as error:
                     op = steps.throw(error)
                 else:
@@ -363,6 +367,14 @@ class Async:
         if before and op.what == "call" and op.args[0] != "tx":
             text = f"{line.at}: {op.what} {op.args[:2]} was answered although its task was cancelled before it began"
             self.world.report("cancellation dropped", self.run.id, text)
+
+    def _check_not_suspended(self, op: Op, line: Line) -> None:
+        """Code must not see a suspension as a cancellation. (A task group does, which expects one.)"""
+        branch = current_branch()
+        lines = None if branch is None else branch.session.lines
+        if lines is not None and lines.suspension is not None and op.what != "group":
+            text = f"{line.at}: {op.what} {op.args[:2]} was cancelled because the run is suspended"
+            self.world.report("suspension is a cancellation", self.run.id, text)
 
     async def do(self, op: Op) -> Any:
         run, args = self.run, op.args
