@@ -25,7 +25,6 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
 from holdfast.runtime.call.gate import end_by_deadline, gate_again
 from holdfast.runtime.call.intent import record_intent
@@ -40,6 +39,7 @@ from holdfast.runtime.call.operations import (
     TaskCancelled,
     TimeUp,
 )
+from holdfast.runtime.call.recover import given_up, is_unknown, lost_response, record_cancelled
 from holdfast.runtime.call.results import (
     encoded,
     error_info,
@@ -50,7 +50,6 @@ from holdfast.runtime.call.results import (
     secrets_of,
     spent_by_child,
 )
-from holdfast.runtime.call.unanswered import given_up, is_unknown, lost_response
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.cancel import REASONS

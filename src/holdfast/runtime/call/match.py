@@ -15,10 +15,9 @@ from holdfast.core.entry import Entry
 from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
 from holdfast.errors import NotStorable
 from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import cancel_child
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Replay
-from holdfast.runtime.call.recover import doubt
+from holdfast.runtime.call.recover import cancel_child, doubt
 from holdfast.runtime.call.results import failure, result_lost
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.describe import recorded_text

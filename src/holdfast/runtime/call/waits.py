@@ -18,7 +18,6 @@ from holdfast.core.match import Open, Recorded, is_same_wait
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import CUT, LOST, OpenWait, wait_ended
 from holdfast.errors import Suspend
-from holdfast.runtime.call.cancelled import forks_above
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
@@ -31,6 +30,7 @@ from holdfast.runtime.call.operations import (
     Sleep,
     TaskCancelled,
 )
+from holdfast.runtime.call.recover import forks_above
 from holdfast.runtime.call.requests import WaitCondition
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
