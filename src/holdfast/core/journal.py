@@ -20,10 +20,9 @@ from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core.ancestors import ForkAncestry, ancestry_of
-from holdfast.core.branch_path import BranchPath
+from holdfast.core.branch_path import BranchPath, Extent
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted
-from holdfast.core.extent import Extent
 from holdfast.core.retries import Retries
 from holdfast.core.state import RunState
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from holdfast.core.branch_path import BranchPath
+from holdfast.core.branch_path import BranchPath, Extent
 from holdfast.core.entry import Entry, Place
-from holdfast.core.extent import Extent
 
 Entries = dict[Place, Entry]
 

@@ -34,10 +34,9 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.log.children import AwaitedChildren
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.describe import place_name, recorded_text
-from holdfast.runtime.log.lineage import Lineage
+from holdfast.runtime.log.lineage import AwaitedChildren, Lineage
 from holdfast.runtime.log.reader import LogReader
 from holdfast.runtime.log.view import UNWRITTEN, AgentView
 from holdfast.runtime.log.writer import Batch, LogWriter
