@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.api.decorators import agent, step, tool
     from holdfast.runtime.api.run import AsyncRun, Run
-    from holdfast.runtime.call.requests import Approval, Question, Timer
+    from holdfast.runtime.call.waits import Approval, Question, Timer
     from holdfast.runtime.declare.agent_types import Agent, AsyncAgent, BoundAgent
     from holdfast.runtime.declare.call_spec import Done
     from holdfast.runtime.exec.engine import Options
@@ -164,7 +164,7 @@ _HOMES: Final = {
     "holdfast.runtime.declare.call_spec": ("Done",),
     "holdfast.runtime.exec.engine": ("Options",),
     "holdfast.runtime.api.decorators": ("agent", "step", "tool"),
-    "holdfast.runtime.call.requests": ("Approval", "Question", "Timer"),
+    "holdfast.runtime.call.waits": ("Approval", "Question", "Timer"),
     "holdfast.runtime.api.run": ("AsyncRun", "Run"),
 }
 
