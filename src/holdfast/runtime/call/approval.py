@@ -32,8 +32,7 @@ from holdfast.runtime.call.results import (
     failed_receipt,
     failure,
 )
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.session import Session, recorded_text
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 

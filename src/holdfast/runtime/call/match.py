@@ -19,8 +19,7 @@ from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Rep
 from holdfast.runtime.call.recover import cancel_child, doubt
 from holdfast.runtime.call.results import failure, note_duration, result_lost
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.session import Session, recorded_text
 
 
 def replay(request: CallRequest, entry: Entry) -> Flow[Any]:

@@ -39,8 +39,7 @@ from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.session import Session, recorded_text
 from holdfast.store.base import TERMINAL_STATUSES, RowChange
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
