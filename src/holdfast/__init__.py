@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.api.decorators import agent, step, tool
     from holdfast.runtime.api.run import AsyncRun, Run
     from holdfast.runtime.call.waits import Approval, Question, Timer
-    from holdfast.runtime.declare.agent_types import Agent, AsyncAgent, BoundAgent
+    from holdfast.runtime.declare.agent_spec import Agent, AsyncAgent, BoundAgent
     from holdfast.runtime.declare.call_spec import Done
     from holdfast.runtime.exec.engine import Options
 
@@ -160,7 +160,7 @@ _HOMES: Final = {
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
-    "holdfast.runtime.declare.agent_types": ("Agent", "AsyncAgent", "BoundAgent"),
+    "holdfast.runtime.declare.agent_spec": ("Agent", "AsyncAgent", "BoundAgent"),
     "holdfast.runtime.declare.call_spec": ("Done",),
     "holdfast.runtime.exec.engine": ("Options",),
     "holdfast.runtime.api.decorators": ("agent", "step", "tool"),

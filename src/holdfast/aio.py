@@ -29,7 +29,7 @@ from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
 from holdfast.execution import perform_async
 from holdfast.gc import GcResult
-from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.agent_spec import AnyAgent, BoundAgent
 from holdfast.runtime.exec.actions import Actions
 from holdfast.runtime.exec.dry_run import ReplayResult
 from holdfast.runtime.exec.engine import Engine, Options

@@ -16,8 +16,7 @@ from typing import Any, Final
 from holdfast import control, views
 from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunFailed, RunWaiting
-from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.agent_spec import AgentSpec, AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import run_request
 from holdfast.runtime.exec import actions as actions_
 from holdfast.runtime.exec.actions import Action, Actions, AwaitEvent, Block, Create, Execute
