@@ -382,7 +382,7 @@ class Holdfast:
     def register(self, *agents: Callable[..., Any]) -> None:
         """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
         own agents when it starts."""
-        from holdfast.runtime.declare.registration import register
+        from holdfast.runtime.declare.json_schema import register
 
         specs = specs_of(agents)
         for spec in specs:
