@@ -27,8 +27,7 @@ from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, UnknownStage
-from holdfast.runtime.api.memory import Messages, State
-from holdfast.runtime.api.recorder import Recorder
+from holdfast.runtime.api.memory import Messages, Recorder, State
 from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
