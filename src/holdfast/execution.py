@@ -22,7 +22,7 @@ from holdfast.runtime.exec import actions as actions_
 from holdfast.runtime.exec.actions import Action, Actions, AwaitEvent, Block, Create, Execute
 from holdfast.runtime.exec.claims import ClaimedRun, PendingRun
 from holdfast.runtime.exec.engine import Engine
-from holdfast.runtime.exec.result import result_of
+from holdfast.runtime.exec.execute import result_of
 from holdfast.runtime.exec.resumable import check as check_resumable
 from holdfast.runtime.exec.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
