@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import Event
@@ -16,7 +15,15 @@ from holdfast.core.state import RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.outside import WAKE, RunUpdate, refuse_ended, update_run
+from holdfast.store.outside import (
+    WAKE,
+    RunUpdate,
+    recorded,
+    refusal,
+    refuse_ended,
+    store_key,
+    update_run,
+)
 from holdfast.store.pages import Reads, begins_request, open_until, what_is_open
 from holdfast.words.waiting import decision_calls
 
