@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncHandle, AsyncHoldfast, AsyncWorker
     from holdfast.app import Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
-    from holdfast.core.items import Item
     from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.declare.agent_spec import Agent, AsyncAgent, BoundAgent
     from holdfast.runtime.declare.call_spec import Done
     from holdfast.runtime.exec.engine import Options
+    from holdfast.store.items import Item
 
 __version__ = "0.1.0"
 
@@ -154,7 +154,7 @@ _HOMES: Final = {
     "holdfast.aio": ("AsyncHandle", "AsyncHoldfast", "AsyncWorker"),
     "holdfast.app": ("Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
-    "holdfast.core.items": ("Item",),
+    "holdfast.store.items": ("Item",),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),

@@ -20,7 +20,6 @@ from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.check import CheckedRun
 from holdfast.core.events import Event
-from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
@@ -36,6 +35,7 @@ from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
+from holdfast.store.items import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # imported where they are used: most processes only run agent
     from holdfast.bulk import BulkReport, BulkVerb
     from holdfast.bundle import ImportResult
     from holdfast.check import CheckedRun
-    from holdfast.core.items import Item
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
     from holdfast.gc import GcResult
     from holdfast.runtime.exec.dry_run import ReplayResult
     from holdfast.runtime.exec.worker import Report, Worker
+    from holdfast.store.items import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")

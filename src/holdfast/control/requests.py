@@ -10,11 +10,11 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.items import version_key
 from holdfast.core.state import UNSETTLED, Call, RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotFound, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.items import version_key
 from holdfast.store.outside import (
     WAKE,
     RunUpdate,
