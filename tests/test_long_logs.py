@@ -24,12 +24,13 @@ from holdfast import (
     tool,
     views,
 )
-from holdfast.core import brief, log
 from holdfast.core import events as e
-from holdfast.core.brief import BriefFold
+from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.store import brief
+from holdfast.store.brief import BriefFold
 from support.long_runs import write_steps
 from support.waiting import eventually
 

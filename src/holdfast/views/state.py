@@ -30,7 +30,7 @@ def get(store: Store, run_id: str) -> RunState:
 
 
 def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
-    """The same without most calls that are over: of those only the last ones (`core/brief.py`). Of a long log only the
+    """The same without most calls that are over: of those only the last ones (`store/brief.py`). Of a long log only the
     end is read, unless no process has left a snapshot."""
     from holdfast.store.brief import read_brief  # here, as a run that is tested is read as a whole
 
