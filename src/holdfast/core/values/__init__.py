@@ -7,7 +7,6 @@ run and its replay see the same value.
 Not here: events and where their bytes are stored (`events.py`, `log.py`).
 """
 
-from holdfast.core.values.canonical import canonical
 from holdfast.core.values.declared_types import (
     has_msgspec_metadata,
     has_pydantic_metadata,
@@ -30,7 +29,7 @@ from holdfast.core.values.encoding import (
     sha256,
 )
 from holdfast.core.values.frozen import FrozenDict, FrozenList, freeze, thaw
-from holdfast.core.values.lowering import DEPTH_MAX, REDACTED, lower
+from holdfast.core.values.lowering import DEPTH_MAX, REDACTED, canonical, lower
 
 __all__ = [
     "BYTES_MAX",

@@ -1,7 +1,7 @@
 """Values as JSON bytes and back: plain ones with `encode` and `decode`, those of a declared type with a `Codec`; and the digest of
 bytes.
 
-Not here: canonical bytes of values that are not flat (`canonical.py`).
+Not here: canonical bytes of values that are not flat (`lowering.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import msgspec
 
 from holdfast.core.values.declared_types import is_plain_json, type_name
 from holdfast.core.values.decoders import decoder_of
-from holdfast.core.values.location import find_surrogate, message_of, path_of
-from holdfast.core.values.lowering import lower
+from holdfast.core.values.lowering import find_surrogate, lower, message_of, path_of
 from holdfast.errors import NotStorable
 
 BYTES_MAX: Final = 64 * 1024 * 1024
