@@ -16,11 +16,11 @@ from holdfast.core.values.declared_types import (
     is_pydantic_model,
     mentions_pydantic,
 )
-from holdfast.core.values.decoders import check_storable
 from holdfast.core.values.encoding import (
     BYTES_MAX,
     Codec,
     canonical_flat,
+    check_storable,
     codec_of,
     decode,
     digest,
