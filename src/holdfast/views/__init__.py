@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from holdfast.core.state import to_plain
     from holdfast.store.pages import Through
     from holdfast.views.agent_info import AgentInfo, agents
-    from holdfast.views.inbox_page import InboxItem, InboxPage, inbox
     from holdfast.views.listing import (
         SHOWN_STATUSES,
         ProgressHook,
@@ -32,7 +31,16 @@ if TYPE_CHECKING:
         timeline,
         verify,
     )
-    from holdfast.views.open_requests import RequestOfRun, family, next_steps, requests, used_budget
+    from holdfast.views.open_requests import (
+        InboxItem,
+        InboxPage,
+        RequestOfRun,
+        family,
+        inbox,
+        next_steps,
+        requests,
+        used_budget,
+    )
     from holdfast.views.outcomes import Outcome, outcome
     from holdfast.views.positions import ENDED, Position, position, ranges
     from holdfast.views.search_result import SearchResult, search
@@ -115,7 +123,16 @@ _HOMES: Final = {
     "holdfast.core.state": ("to_plain",),
     "holdfast.store.pages": ("Through",),
     "holdfast.views.agent_info": ("AgentInfo", "agents"),
-    "holdfast.views.inbox_page": ("InboxItem", "InboxPage", "inbox"),
+    "holdfast.views.open_requests": (
+        "InboxItem",
+        "InboxPage",
+        "RequestOfRun",
+        "family",
+        "inbox",
+        "next_steps",
+        "requests",
+        "used_budget",
+    ),
     "holdfast.views.listing": (
         "SHOWN_STATUSES",
         "ProgressHook",
@@ -135,13 +152,6 @@ _HOMES: Final = {
         "row_of",
         "timeline",
         "verify",
-    ),
-    "holdfast.views.open_requests": (
-        "RequestOfRun",
-        "family",
-        "next_steps",
-        "requests",
-        "used_budget",
     ),
     "holdfast.views.outcomes": ("Outcome", "outcome"),
     "holdfast.views.positions": ("ENDED", "Position", "position", "ranges"),
