@@ -41,11 +41,12 @@ if TYPE_CHECKING:
         requests,
         used_budget,
     )
-    from holdfast.views.outcomes import Outcome, outcome
-    from holdfast.views.positions import ENDED, Position, position, ranges
     from holdfast.views.search_result import SearchResult, search
     from holdfast.views.state import (
+        ENDED,
         Change,
+        Outcome,
+        Position,
         artifact,
         at,
         brief,
@@ -55,7 +56,10 @@ if TYPE_CHECKING:
         folded,
         get,
         known,
+        outcome,
         pending,
+        position,
+        ranges,
         value,
         with_dialogue,
         with_owner,
@@ -153,11 +157,11 @@ _HOMES: Final = {
         "timeline",
         "verify",
     ),
-    "holdfast.views.outcomes": ("Outcome", "outcome"),
-    "holdfast.views.positions": ("ENDED", "Position", "position", "ranges"),
-    "holdfast.views.search_result": ("SearchResult", "search"),
     "holdfast.views.state": (
+        "ENDED",
         "Change",
+        "Outcome",
+        "Position",
         "artifact",
         "at",
         "brief",
@@ -167,11 +171,15 @@ _HOMES: Final = {
         "folded",
         "get",
         "known",
+        "outcome",
         "pending",
+        "position",
+        "ranges",
         "value",
         "with_dialogue",
         "with_owner",
     ),
+    "holdfast.views.search_result": ("SearchResult", "search"),
     "holdfast.views.stored_items": ("item", "item_event", "item_events", "items"),
 }
 

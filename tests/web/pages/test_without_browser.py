@@ -16,9 +16,9 @@ from holdfast import Holdfast, Run, agent, control, tool, views
 from holdfast.core.log import Record
 from holdfast.errors import InvalidInput, NotNow, RunCancelled, RunFailed, RunWaiting
 from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.views.moments import Checkpoints, around
 from holdfast.views.search_result import parse, search
 from holdfast.views.spans import Spans, grouped
+from holdfast.views.state import Checkpoints, around
 from holdfast.views.tally import fleet, tally
 from holdfast.web.app import create_app
 from holdfast.web.pages.chart import Gap, Scale, Strip, idle_gaps
