@@ -26,7 +26,6 @@ from holdfast.core.parts import texts
 from holdfast.core.policy import Budget, Checkpoint
 from holdfast.core.values import Codec, codec_of
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.declare.callables import takes_self
 from holdfast.runtime.declare.options import (
     check_agent,
     exemptions,
@@ -34,6 +33,7 @@ from holdfast.runtime.declare.options import (
     names,
     result_codec,
     risks,
+    takes_self,
 )
 from holdfast.runtime.declare.params import Params
 from holdfast.runtime.declare.state_schema import fields_of
