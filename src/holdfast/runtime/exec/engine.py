@@ -24,8 +24,7 @@ from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.children import Children
 from holdfast.runtime.exec.claims import ClaimedRun, Claims
 from holdfast.runtime.exec.execute import execute
-from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots
-from holdfast.runtime.exec.sessions import Sessions
+from holdfast.runtime.exec.sessions import ReaderSnapshots, Sessions
 from holdfast.runtime.exec.threads import Threads, in_thread, uninterrupted
 from holdfast.runtime.exec.watcher import CancelWatcher
 from holdfast.runtime.log.branches import Branch
