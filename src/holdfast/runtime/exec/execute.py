@@ -2,7 +2,7 @@
 
 The same idea as the call flow, one layer up: a generator of effects. The code may return, fail, wait,
 be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
-status, committed together with the end of the lease.
+status, committed together with the end of the lease. `result_of` reads it back.
 """
 
 from __future__ import annotations
