@@ -10,7 +10,7 @@ from holdfast.lazy import on_first_use
 if TYPE_CHECKING:
     from holdfast.core.state import to_plain
     from holdfast.store.pages import Through
-    from holdfast.views.agent_info import AgentInfo, agents
+    from holdfast.views.fleet import AgentInfo, agents
     from holdfast.views.listing import (
         SHOWN_STATUSES,
         ProgressHook,
@@ -126,7 +126,7 @@ __all__ = [
 _HOMES: Final = {
     "holdfast.core.state": ("to_plain",),
     "holdfast.store.pages": ("Through",),
-    "holdfast.views.agent_info": ("AgentInfo", "agents"),
+    "holdfast.views.fleet": ("AgentInfo", "agents"),
     "holdfast.views.open_requests": (
         "InboxItem",
         "InboxPage",
