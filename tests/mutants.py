@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     Mutant(
         "a branch that the code has added passes for one that it had started",
-        "core/extent.py::Extent.has_started",
+        "core/journal.py::Extent.has_started",
         "return not self.reaches(branch, index) or self.forks.get((branch, index), 0) >= number",
         "return True",
         ("tests/runtime/test_divergence.py", "-k", "added"),
@@ -728,7 +728,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lost race is run again although the code went on",
-        "core/extent.py::Extent.goes_on",
+        "core/journal.py::Extent.goes_on",
         "if count is not None and any(",
         "if False and any(",
         ("tests/fuzz/test_found.py", "-k", "lost_race and sqlite"),
@@ -749,7 +749,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a nested task gave up long ago is tried again",
-        "core/extent.py::Extent.goes_on",
+        "core/journal.py::Extent.goes_on",
         "        while path:\n",
         "        if path:\n",
         ("tests/runtime/test_branches.py", "-k", "nested_task and sqlite", "--timeout=20"),

@@ -29,7 +29,7 @@ from holdfast import (
     step,
     views,
 )
-from holdfast.core.items import newest_version
+from holdfast.store.items import newest_version
 
 BIG = "x" * 100_000
 

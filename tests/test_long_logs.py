@@ -24,12 +24,13 @@ from holdfast import (
     tool,
     views,
 )
-from holdfast.core import brief, log
 from holdfast.core import events as e
-from holdfast.core.brief import BriefFold
+from holdfast.core import log
 from holdfast.core.fold import fold
 from holdfast.core.log import Record
 from holdfast.core.state import RunState
+from holdfast.store import brief
+from holdfast.store.brief import BriefFold
 from support.long_runs import write_steps
 from support.waiting import eventually
 
@@ -97,7 +98,7 @@ def test_a_process_that_has_executed_a_long_run_leaves_a_snapshot(
 ) -> None:
     """So not even the first look reads all of it."""
     hf = opened.hf
-    monkeypatch.setattr("holdfast.runtime.exec.reader_snapshots.LONG_LOG", STEPS)
+    monkeypatch.setattr("holdfast.runtime.exec.sessions.LONG_LOG", STEPS)
     with pytest.raises(RunWaiting):
         hf.resume("r")
 
@@ -124,7 +125,7 @@ def busy(run: Run) -> str:
 def test_while_a_long_run_executes_its_process_leaves_snapshots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.exec.reader_snapshots.LONG_LOG", 10)
+    monkeypatch.setattr("holdfast.runtime.exec.sessions.LONG_LOG", 10)
     monkeypatch.setattr("holdfast.store.brief.SNAPSHOT_AFTER", 10)
     with Holdfast(tmp_path / "h.db", options=Options(lease_seconds=3)) as hf:
         WAITS["snapshot"] = lambda: hf.store.snapshots.newest("r") is not None

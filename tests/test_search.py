@@ -104,7 +104,7 @@ def test_a_search_that_takes_too_long_stops_early_reports_it_and_can_be_continue
 
 def test_a_long_run_is_searched_by_its_state(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long log not every event is compared."""
-    monkeypatch.setattr("holdfast.views.content.SHORT", 1)
+    monkeypatch.setattr("holdfast.views.search_result.SHORT", 1)
     assert ["a"] == [row.id for row in hf.search("input.customer.id:42 result:inv").runs]
     assert [] == hf.search("text:nothing").runs
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncHandle, AsyncHoldfast, AsyncWorker
     from holdfast.app import Handle, Holdfast
     from holdfast.core.agent_state import AgentState, Phase
-    from holdfast.core.items import Item
     from holdfast.core.params import Parameter, ParamSchema
     from holdfast.core.parts import Message
     from holdfast.core.patch import StatePatch
@@ -64,10 +63,11 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.api.decorators import agent, step, tool
     from holdfast.runtime.api.run import AsyncRun, Run
-    from holdfast.runtime.call.requests import Approval, Question, Timer
-    from holdfast.runtime.declare.agent_types import Agent, AsyncAgent, BoundAgent
+    from holdfast.runtime.call.waits import Approval, Question, Timer
+    from holdfast.runtime.declare.agent_spec import Agent, AsyncAgent, BoundAgent
     from holdfast.runtime.declare.call_spec import Done
     from holdfast.runtime.exec.engine import Options
+    from holdfast.store.items import Item
 
 __version__ = "0.1.0"
 
@@ -154,17 +154,17 @@ _HOMES: Final = {
     "holdfast.aio": ("AsyncHandle", "AsyncHoldfast", "AsyncWorker"),
     "holdfast.app": ("Handle", "Holdfast"),
     "holdfast.core.agent_state": ("AgentState", "Phase"),
-    "holdfast.core.items": ("Item",),
+    "holdfast.store.items": ("Item",),
     "holdfast.core.parts": ("Message",),
     "holdfast.core.params": ("ParamSchema", "Parameter"),
     "holdfast.core.patch": ("StatePatch",),
     "holdfast.core.policy": ("Budget", "Checkpoint", "Rate", "Retry"),
     "holdfast.core.state": ("RunState",),
-    "holdfast.runtime.declare.agent_types": ("Agent", "AsyncAgent", "BoundAgent"),
+    "holdfast.runtime.declare.agent_spec": ("Agent", "AsyncAgent", "BoundAgent"),
     "holdfast.runtime.declare.call_spec": ("Done",),
     "holdfast.runtime.exec.engine": ("Options",),
     "holdfast.runtime.api.decorators": ("agent", "step", "tool"),
-    "holdfast.runtime.call.requests": ("Approval", "Question", "Timer"),
+    "holdfast.runtime.call.waits": ("Approval", "Question", "Timer"),
     "holdfast.runtime.api.run": ("AsyncRun", "Run"),
 }
 

@@ -20,7 +20,6 @@ from holdfast.app import Handle, Holdfast, specs_of
 from holdfast.bulk import BulkReport, BulkVerb
 from holdfast.check import CheckedRun
 from holdfast.core.events import Event
-from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
@@ -29,13 +28,14 @@ from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
 from holdfast.execution import perform_async
 from holdfast.gc import GcResult
-from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.agent_spec import AnyAgent, BoundAgent
 from holdfast.runtime.exec.actions import Actions
 from holdfast.runtime.exec.dry_run import ReplayResult
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import RunRow, Schedule, Store
+from holdfast.store.items import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")

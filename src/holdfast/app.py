@@ -19,8 +19,7 @@ from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.execution import perform
-from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.agent_spec import AgentSpec, AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
@@ -31,12 +30,12 @@ if TYPE_CHECKING:  # imported where they are used: most processes only run agent
     from holdfast.bulk import BulkReport, BulkVerb
     from holdfast.bundle import ImportResult
     from holdfast.check import CheckedRun
-    from holdfast.core.items import Item
     from holdfast.doctor import Diagnosis
     from holdfast.dry_fork import DryStep
     from holdfast.gc import GcResult
     from holdfast.runtime.exec.dry_run import ReplayResult
     from holdfast.runtime.exec.worker import Report, Worker
+    from holdfast.store.items import Item
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -383,7 +382,7 @@ class Holdfast:
     def register(self, *agents: Callable[..., Any]) -> None:
         """Let runs of these agents (or of all that this object knows) be started by name. A worker registers its
         own agents when it starts."""
-        from holdfast.runtime.declare.registration import register
+        from holdfast.runtime.declare.json_schema import register
 
         specs = specs_of(agents)
         for spec in specs:

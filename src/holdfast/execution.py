@@ -16,14 +16,13 @@ from typing import Any, Final
 from holdfast import control, views
 from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunFailed, RunWaiting
-from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.declare.agent_types import AnyAgent, BoundAgent
+from holdfast.runtime.declare.agent_spec import AgentSpec, AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import run_request
 from holdfast.runtime.exec import actions as actions_
 from holdfast.runtime.exec.actions import Action, Actions, AwaitEvent, Block, Create, Execute
 from holdfast.runtime.exec.claims import ClaimedRun, PendingRun
 from holdfast.runtime.exec.engine import Engine
-from holdfast.runtime.exec.result import result_of
+from holdfast.runtime.exec.execute import result_of
 from holdfast.runtime.exec.resumable import check as check_resumable
 from holdfast.runtime.exec.tree import Tree
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store

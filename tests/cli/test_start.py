@@ -126,7 +126,7 @@ NOT_FOR_ONE_RUN = (
     "holdfast.runtime.exec.dry_run",
     "holdfast.control.forks",
     "holdfast.control.patches",
-    "holdfast.views.inbox_page",
+    "holdfast.views.open_requests",
     "holdfast.views.search_result",
     "holdfast.views.timelines",
 )

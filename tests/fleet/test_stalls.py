@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, agent, step, tool
-from holdfast.runtime.exec import cancel_watcher
-from holdfast.runtime.exec.loop_watchdog import Stalls
+from holdfast.runtime.exec import watcher
+from holdfast.runtime.exec.watcher import Stalls
 from holdfast.runtime.log.branches import Branch
 from support.waiting import PATIENCE_SECONDS
 
@@ -101,7 +101,7 @@ class Warnings(logging.Handler):
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
     SEEN.clear()
     AWAITS.clear()
-    monkeypatch.setattr(cancel_watcher, "CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(watcher, "CHECK_SECONDS", 0.02)
     made, log = Warnings(), logging.getLogger("holdfast.stall")
     log.addHandler(made)
     yield made

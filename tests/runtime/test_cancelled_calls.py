@@ -27,7 +27,7 @@ from holdfast import (
     tool,
 )
 from holdfast.core import events as e
-from holdfast.runtime.call import cancelled
+from holdfast.runtime.call import recover
 from support.waiting import eventually
 
 happened: list[str] = []
@@ -318,7 +318,7 @@ def test_a_child_run_is_cancelled_though_the_process_died_before_it_cancelled_it
         return await slow_step("x")
 
     main = impatient(too_late, lambda _: child())
-    monkeypatch.setattr(cancelled, "ask_to_cancel", lambda store, run_id: None)
+    monkeypatch.setattr(recover, "ask_to_cancel", lambda store, run_id: None)
     with pytest.raises(RunWaiting, match="go"):
         home.open(child).run(main, id="r")
     monkeypatch.undo()
@@ -356,13 +356,13 @@ def test_code_that_stops_waiting_while_its_child_is_being_cancelled_continues_on
 
     with pytest.raises(RunWaiting, match="go"):
         home.open(child).run(main, id="r")
-    ask_to_cancel = cancelled.ask_to_cancel
+    ask_to_cancel = recover.ask_to_cancel
 
     def ask_when_given_up(store: Any, run_id: str) -> None:
         eventually(tasks[0].cancelling, "the code stops waiting")
         ask_to_cancel(store, run_id)
 
-    monkeypatch.setattr(cancelled, "ask_to_cancel", ask_when_given_up)
+    monkeypatch.setattr(recover, "ask_to_cancel", ask_when_given_up)
     hf = home.open(main, child)
     hf.signal("r", "go")
     assert "went on" == hf.run(main, id="r")

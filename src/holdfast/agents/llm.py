@@ -55,8 +55,7 @@ from holdfast.runtime.api import templates
 from holdfast.runtime.api.decorators import agent, step
 from holdfast.runtime.api.run import AsyncRun, Run, RunBase
 from holdfast.runtime.call.task_factory import in_thread
-from holdfast.runtime.declare.agent_spec import Strategy
-from holdfast.runtime.declare.agent_types import BoundAgent
+from holdfast.runtime.declare.agent_spec import BoundAgent, Strategy
 from holdfast.runtime.declare.call_spec import Risk
 from holdfast.runtime.declare.specs import SPEC, spec_of
 

@@ -25,15 +25,20 @@ from holdfast.core.events import Value, plain
 from holdfast.core.policy import BUDGET_PRESSURE, Budget, Checkpoint
 from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.api.run import AsyncRun, Run
-from holdfast.runtime.call.approvals import require_approvals
+from holdfast.runtime.call.approval import require_approvals
 from holdfast.runtime.call.checkpoints import end_iteration
-from holdfast.runtime.call.durations import Durations, measured
 from holdfast.runtime.call.enter import enter
 from holdfast.runtime.call.gate import check_budget, gate
 from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.call.results import Durations, measured
 from holdfast.runtime.call.task_factory import run_with_tasks
-from holdfast.runtime.declare.agent_spec import AgentSpec, Strategy, agent_spec_of
-from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
+from holdfast.runtime.declare.agent_spec import (
+    Agent,
+    AgentSpec,
+    AsyncAgent,
+    Strategy,
+    agent_spec_of,
+)
 from holdfast.runtime.declare.params import Params
 from holdfast.runtime.declare.specs import declared
 from holdfast.runtime.exec.undo import register_names

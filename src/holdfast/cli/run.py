@@ -42,7 +42,7 @@ from holdfast.core.effect import Effect
 from holdfast.core.policy import NO_LIMITS, Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import Diverged, InvalidInput, RunBusy, RunCancelled, RunFailed, RunWaiting
-from holdfast.runtime.declare.agent_types import BoundAgent
+from holdfast.runtime.declare.agent_spec import BoundAgent
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.resumable import CHECKS

@@ -15,9 +15,9 @@ from holdfast.api.documents import ItemList, KeptItem
 from holdfast.client import calls
 from holdfast.client.calls import ApiCall
 from holdfast.core.events import Event
-from holdfast.core.items import Item
 from holdfast.core.log import Record
 from holdfast.core.policy import Budget
+from holdfast.store.items import Item
 
 T = TypeVar("T")
 Flow = Generator[ApiCall[Any], Any, T]

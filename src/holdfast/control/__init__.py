@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from holdfast.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from holdfast.control.doubt import resolve
     from holdfast.control.forks import fork
     from holdfast.control.items import delete, delete_item, finish, put_item, record
     from holdfast.control.lifecycle import (
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     )
     from holdfast.control.new_run import registered, start
     from holdfast.control.patches import Patch, patch
-    from holdfast.control.requests import answer, approve, received, reject, signal
+    from holdfast.control.requests import answer, approve, received, reject, resolve, signal
     from holdfast.store.outside import RunUpdate, update_run
 
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "holdfast.control.doubt": ("resolve",),
     "holdfast.control.forks": ("fork",),
     "holdfast.control.items": ("delete", "delete_item", "finish", "put_item", "record"),
     "holdfast.control.lifecycle": (
@@ -70,7 +68,7 @@ _HOMES: Final = {
     ),
     "holdfast.control.new_run": ("registered", "start"),
     "holdfast.control.patches": ("Patch", "patch"),
-    "holdfast.control.requests": ("answer", "approve", "received", "reject", "signal"),
+    "holdfast.control.requests": ("answer", "approve", "received", "reject", "resolve", "signal"),
     "holdfast.store.outside": ("RunUpdate", "update_run"),
 }
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.items import check_collection, check_key, version_key
 from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, KeyTaken, NoSuchRun, NotNow, Remedy
@@ -24,7 +23,7 @@ from holdfast.store.base import (
     Store,
 )
 from holdfast.store.checks import check_text
-from holdfast.store.items import find, is_recorded
+from holdfast.store.items import check_collection, check_key, find, is_recorded, version_key
 from holdfast.store.outside import RunUpdate, create, refuse_ended, update_run
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import phrase

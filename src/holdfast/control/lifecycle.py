@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from holdfast.control.keys import recorded, store_key
 from holdfast.core import events as e
 from holdfast.core.log import root_of
 from holdfast.core.policy import Limits, budget_use
@@ -16,8 +15,10 @@ from holdfast.store.cancel import REASONS, cancel_children, children, request
 from holdfast.store.outside import (
     WAKE,
     RunUpdate,
+    recorded,
     refuse_ended,
     refuse_held,
+    store_key,
     update_run,
     whole_state,
 )

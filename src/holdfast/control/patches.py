@@ -10,7 +10,6 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.control.lifecycle import STOPPED, check_reopen, reopen_failed_children
 from holdfast.core import events as e
 from holdfast.core import jsonpatch, log, loop_state, values
@@ -19,7 +18,7 @@ from holdfast.core.patch import StatePatch
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, KeyTaken, NotNow, NotStorable
 from holdfast.store.base import RowChange, RunRow, Store
-from holdfast.store.outside import RunUpdate, refuse_ended, update_run
+from holdfast.store.outside import RunUpdate, recorded, refusal, refuse_ended, store_key, update_run
 from holdfast.store.pages import everything, the_end
 
 Patch = Mapping[str, Any] | StatePatch | Sequence[Mapping[str, Any]]

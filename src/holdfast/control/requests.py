@@ -1,4 +1,4 @@
-"""Answers to what a run asks people for: signals, approvals, answers."""
+"""Answers to what a run asks people for: signals, approvals, answers, and whether a call in doubt happened."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.control.keys import recorded, refusal, store_key
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import Event
-from holdfast.core.items import version_key
-from holdfast.core.state import RunState, Waiting
-from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotNow
+from holdfast.core.events import ErrorInfo, Event
+from holdfast.core.state import UNSETTLED, Call, RunState, Waiting
+from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotFound, NotNow
 from holdfast.store.artifacts import read_value
-from holdfast.store.base import RESERVED, RunRow, Store
-from holdfast.store.outside import WAKE, RunUpdate, refuse_ended, update_run
-from holdfast.store.pages import Reads, begins_request, open_until, what_is_open
+from holdfast.store.base import RESERVED, TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.items import version_key
+from holdfast.store.outside import (
+    WAKE,
+    RunUpdate,
+    recorded,
+    refusal,
+    refuse_ended,
+    refuse_held,
+    store_key,
+    update_run,
+    whole_state,
+)
+from holdfast.store.pages import Reads, begins_request, open_until, tells_of_call, what_is_open
 from holdfast.words.waiting import decision_calls
 
 
@@ -237,3 +246,74 @@ def _pending(state: RunState, kind: str, request: str) -> Waiting:
 def _last_decision(state: RunState) -> str:
     decisions = [line.text for line in state.lines if line.level in ("approval", "answer")]
     return f": {decisions[-1]}" if decisions else ""
+
+
+# ── calls in doubt ───────────────────────────────────────────────────────────────────────────
+
+
+def resolve(
+    store: Store,
+    run_id: str,
+    call: int | str | None = None,
+    *,
+    done: Any = ...,
+    failed: str | None = None,
+    retry: bool = False,
+    by: str = "",
+    why: str = "",
+) -> None:
+    """Settle a call in doubt: it happened (`done=result`), it did not (`failed=why`), or try again."""
+    if (done is not ...) + (failed is not None) + bool(retry) != 1:
+        raise InvalidInput("pass exactly one of done=result, failed='why' and retry=True")
+    if call is not None and not isinstance(call, int | str):
+        raise InvalidInput(f"a call is identified by its step number or its name, not by {call!r}")
+    wrapped, blobs = log.wrap(values.encode(None if done is ... else done))
+
+    def decide(state: RunState, row: RunRow) -> RunUpdate:
+        refuse_held(store, row, "its calls are not in doubt")
+        target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
+        if target is None:
+            named = f" named {call!r}" if call else ""
+            raise NotFound(f"run {run_id!r} has no call in doubt{named}")
+        how = "done" if done is not ... else "retry" if retry else "failed"
+        if target.unavailable and how != "done":
+            raise NotNow(
+                f"step {target.step}, {target.name}, was executed, but its result was not stored; provide it with "
+                "done=…"
+            )
+        event = e.CallResolved(
+            branch=target.branch,
+            index=target.index,
+            step=target.step,
+            name=target.name,
+            how=how,
+            result=wrapped if how == "done" else None,
+            error=ErrorInfo("NotDone", failed, effect="none") if failed is not None else None,
+            by=by,
+            why=why,
+        )
+        change = None if row.status in TERMINAL_STATUSES else WAKE
+        return RunUpdate([event], change, blobs if how == "done" else ())
+
+    # A tool may have several calls in doubt, and then the caller must name one: so its name ends no search.
+    is_place = isinstance(call, int) or (call is not None and "#" in call)
+    reads = open_until(tells_of_call(call)) if call and is_place else what_is_open
+    update_run(store, run_id, decide, reads)
+
+
+def _doubtful(state: RunState, call: int | str | None) -> Call | None:
+    """The call that may or may not have happened (an intent without a receipt counts), if there is one."""
+    current = [c for c in state.calls if c.index >= 0]
+    if call is not None:
+        current = [c for c in current if call in (c.step, c.name, c.id)]
+    unsure = [c for c in current if c.status in UNSETTLED]
+    unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
+    if not unsure:
+        known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
+        if known is not None:
+            raise NotNow(f"step {known.step}, {known.name}, is {known.status}, not in doubt")
+        return None
+    if len(unsure) > 1:
+        names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
+        raise InvalidInput(f"run {state.id!r} has several calls in doubt; choose a step: {names}")
+    return unsure[0]

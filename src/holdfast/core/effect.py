@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Effect(StrEnum):
-    """How a call may be repeated. Adding one: here, `effect_class` (declaration), `recover` and `unanswered`."""
+    """How a call may be repeated. Adding one: here, `effect_class` (declaration) and `recover`."""
 
     REPEATABLE = "repeatable"
     """It only reads, or computes: it is repeated freely."""

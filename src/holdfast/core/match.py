@@ -9,7 +9,7 @@ One pure function for calls, waits and the ends of iterations. A request is one 
 - `Differs`: the log contains something else here, and the run stops before anything new happens.
 
 The code may rightly ask for something else in two cases: a run that failed is resumed and takes another path
-(`retries.py`), or a person has *accepted new steps*. Then what was recorded before binds by name and occurrence, and
+(`Retries`), or a person has *accepted new steps*. Then what was recorded before binds by name and occurrence, and
 what the code asks for that has no namesake in it is *inserted*, in a branch of its own.
 
 Not here: reading the log page by page, and moving a branch (`runtime/call/match.py`).

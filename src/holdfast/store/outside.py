@@ -4,20 +4,24 @@ decision if it still is. People do this (`control`), and so do runs that cancel 
 How much of the log is read depends on the decision (`Reads`): mostly the last event, or as far back as anything is
 open. So it does not cost more for a long log.
 
+What is sent again under an idempotency key is recorded once. A key belongs to a run and to one kind of request. It is
+claimed in the transaction that records the event.
+
 Not here: the decisions (`control`), reading the log (`pages.py`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast.core import events as e
-from holdfast.core import log
+from holdfast.core import log, values
 from holdfast.core.events import Event
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, LogDamaged, NoSuchRun, NotNow
 from holdfast.store.base import (
+    RESERVED,
     TERMINAL_STATUSES,
     Append,
     Creation,
@@ -108,3 +112,35 @@ def refuse_held(store: Store, row: RunRow, then: str) -> None:
 def whole_state(store: Store, run_id: str) -> RunState:
     """The fold of everything: also for what to say of a call that was over long ago."""
     return fold(RunState(), everything(store, run_id))
+
+
+# ── idempotency keys of what people and programs do to a run ─────────────────────────────────
+
+
+T = TypeVar("T", bound=e.Event)
+
+
+def store_key(kind: str, run_id: str, key: str) -> str:
+    """The key as the store has it; "" without one."""
+    known_as = values.digest(key.encode("utf-8", "surrogatepass"))
+    return f"{RESERVED}{kind} {run_id} {known_as}" if key else ""
+
+
+def recorded(store: Store, key: str, kind: type[T]) -> T | None:
+    """The event that was recorded under a key of `store_key`; None if there is none."""
+    found = store.find_key(key) if key else None
+    if found is None:
+        return None
+    run_id, seq = found
+    records = store.read(run_id, after=seq - 1, limit=1)
+    event = log.read_event(run_id, records[0]) if records else None
+    if not isinstance(event, kind):
+        raise refusal(run_id)
+    return event
+
+
+def refusal(run_id: str) -> InvalidInput:
+    """For a key that was used for something else."""
+    return InvalidInput(
+        f"run {run_id!r}: the idempotency key was used for another request; use a new key"
+    )

@@ -10,8 +10,7 @@ from holdfast.lazy import on_first_use
 if TYPE_CHECKING:
     from holdfast.core.state import to_plain
     from holdfast.store.pages import Through
-    from holdfast.views.agent_info import AgentInfo, agents
-    from holdfast.views.inbox_page import InboxItem, InboxPage, inbox
+    from holdfast.views.fleet import AgentInfo, agents
     from holdfast.views.listing import (
         SHOWN_STATUSES,
         ProgressHook,
@@ -32,12 +31,22 @@ if TYPE_CHECKING:
         timeline,
         verify,
     )
-    from holdfast.views.open_requests import RequestOfRun, family, next_steps, requests, used_budget
-    from holdfast.views.outcomes import Outcome, outcome
-    from holdfast.views.positions import ENDED, Position, position, ranges
+    from holdfast.views.open_requests import (
+        InboxItem,
+        InboxPage,
+        RequestOfRun,
+        family,
+        inbox,
+        next_steps,
+        requests,
+        used_budget,
+    )
     from holdfast.views.search_result import SearchResult, search
     from holdfast.views.state import (
+        ENDED,
         Change,
+        Outcome,
+        Position,
         artifact,
         at,
         brief,
@@ -47,7 +56,10 @@ if TYPE_CHECKING:
         folded,
         get,
         known,
+        outcome,
         pending,
+        position,
+        ranges,
         value,
         with_dialogue,
         with_owner,
@@ -114,8 +126,17 @@ __all__ = [
 _HOMES: Final = {
     "holdfast.core.state": ("to_plain",),
     "holdfast.store.pages": ("Through",),
-    "holdfast.views.agent_info": ("AgentInfo", "agents"),
-    "holdfast.views.inbox_page": ("InboxItem", "InboxPage", "inbox"),
+    "holdfast.views.fleet": ("AgentInfo", "agents"),
+    "holdfast.views.open_requests": (
+        "InboxItem",
+        "InboxPage",
+        "RequestOfRun",
+        "family",
+        "inbox",
+        "next_steps",
+        "requests",
+        "used_budget",
+    ),
     "holdfast.views.listing": (
         "SHOWN_STATUSES",
         "ProgressHook",
@@ -136,18 +157,11 @@ _HOMES: Final = {
         "timeline",
         "verify",
     ),
-    "holdfast.views.open_requests": (
-        "RequestOfRun",
-        "family",
-        "next_steps",
-        "requests",
-        "used_budget",
-    ),
-    "holdfast.views.outcomes": ("Outcome", "outcome"),
-    "holdfast.views.positions": ("ENDED", "Position", "position", "ranges"),
-    "holdfast.views.search_result": ("SearchResult", "search"),
     "holdfast.views.state": (
+        "ENDED",
         "Change",
+        "Outcome",
+        "Position",
         "artifact",
         "at",
         "brief",
@@ -157,11 +171,15 @@ _HOMES: Final = {
         "folded",
         "get",
         "known",
+        "outcome",
         "pending",
+        "position",
+        "ranges",
         "value",
         "with_dialogue",
         "with_owner",
     ),
+    "holdfast.views.search_result": ("SearchResult", "search"),
     "holdfast.views.stored_items": ("item", "item_event", "item_events", "items"),
 }
 

@@ -1,29 +1,128 @@
 """A search string for runs: `status:failed,waiting agent:recap since:24h -agent:demo recap-sam`.
 
 Terms are joined with AND, a comma means OR, and `-` excludes. A bare word is the beginning of a run's id, or an agent.
-A text in quotes, `text:`, `input:`, `result:`, `error:` and `state:` search what the runs contain (`content.py`), and
+A text in quotes, `text:`, `input:`, `result:`, `error:` and `state:` search what the runs contain, and
 `input.customer.id:42` a value in it.
 
 The cost of a search is limited, by the number of runs it reads and by time. One that stops early reports it,
 and its cursor continues it.
+
+What a run contains are its input, its result, its errors and its state. Values that are stored outside the log, because they are
+large, are not searched.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from holdfast.errors import InvalidInput
+from holdfast.core.fold import fold
+from holdfast.core.state import RunState, to_plain
+from holdfast.errors import InvalidInput, LogDamaged
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
+from holdfast.store.brief import read_brief
 from holdfast.store.checks import check_whole
 from holdfast.store.pages import all_runs
-from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, shown
 from holdfast.waiting import is_for_people
+
+# ── what a run contains ──────────────────────────────────────────────────────────────────────
+
+
+FIELDS: Final = ("text", "input", "result", "error", "state")
+"""What can be searched; `text` is all of the others."""
+SHORT: Final = 200
+"""A log of up to so many events is compared with the words before it is folded."""
+_UNESCAPED: Final = r"[\w .@+-]*"
+"""Words that JSON writes as they are."""
+
+
+class Content(Struct, frozen=True):
+    """The parts of a run that are searched, as plain JSON values."""
+
+    input: Any
+    result: Any
+    error: tuple[str, ...]
+    state: Any
+
+    def contains(self, field: str, word: str) -> bool:
+        """Whether a part contains a word, in any case; with a path (`input.customer.id`), whether the value there is it."""
+        name, _, path = field.partition(".")
+        parts = (
+            [getattr(self, one) for one in FIELDS[1:]] if name == "text" else [getattr(self, name)]
+        )
+        if path:
+            return any(_written(found) == word for found in _at(parts[0], path.split(".")))
+        wanted = word.casefold()
+        return any(wanted in text.casefold() for part in parts for text in _texts(part))
+
+
+def read_content(store: Store, run_id: str, words: Iterable[str]) -> Content | None:
+    """What a run contains; None if its log contains none of these words, or is damaged."""
+    records = store.read(run_id, limit=SHORT + 1)
+    try:
+        if len(records) > SHORT:
+            return _content(read_brief(store, run_id))
+        log = b"\n".join(record.data for record in records).decode("utf-8", "replace").casefold()
+        if not any(_may_contain(log, word) for word in words):
+            return None
+        return _content(fold(RunState(), records))
+    except LogDamaged:
+        return None  # `holdfast doctor` reports it; the others are found
+
+
+def _may_contain(log: str, word: str) -> bool:
+    return re.fullmatch(_UNESCAPED, word) is None or word.casefold() in log
+
+
+def _content(state: RunState) -> Content:
+    failure = state.failure
+    errors = [call.error for call in state.calls]
+    errors += [attempt.error for call in state.calls for attempt in call.attempts]
+    errors += [] if failure is None else [failure.error]
+    said = tuple(dict.fromkeys(f"{error.type}: {error.message}" for error in errors if error))
+    return Content(to_plain(state.input), to_plain(state.result), said, to_plain(state.state))
+
+
+def _texts(found: Any) -> Iterator[str]:
+    """Every key and every value in a part."""
+    if isinstance(found, dict):
+        for key, value in found.items():
+            yield key
+            yield from _texts(value)
+    elif isinstance(found, list | tuple):
+        for value in found:
+            yield from _texts(value)
+    elif found is not None:
+        yield _written(found)
+
+
+def _at(found: Any, path: list[str]) -> Iterator[Any]:
+    """The values at a path; a list stands for each of its items, and a number for one of them."""
+    if not path:
+        yield found
+    elif isinstance(found, dict):
+        if path[0] in found:
+            yield from _at(found[path[0]], path[1:])
+    elif isinstance(found, list):
+        if path[0].isascii() and path[0].isdecimal():
+            yield from _at(found[int(path[0])], path[1:]) if int(path[0]) < len(found) else ()
+        else:
+            for one in found:
+                yield from _at(one, path)
+
+
+def _written(found: Any) -> str:
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+# ── the search ───────────────────────────────────────────────────────────────────────────────
+
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""

@@ -1,24 +1,29 @@
-"""The state of a run, now and at any step: a fold of its log.
+"""The state of a run, now, at any step and around a call: a fold of its log. And what follows from it: where the run is,
+by its plan or its calls, and how it ended.
 
 The run's row adds whether an open call has a live owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Struct
 
+from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.events import ALL, Noted, RunClaimed, Value
+from holdfast.core.events import ALL, ErrorInfo, Noted, RunClaimed, Value
 from holdfast.core.fold import Draft, fold
+from holdfast.core.log import Head, Record
 from holdfast.core.state import Call, RunState, to_plain
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.artifacts import read_artifact, read_value
-from holdfast.store.base import RunRow, Store
-from holdfast.store.pages import Through, checked, what_is_open
+from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
+from holdfast.store.pages import Through, checked, end_of, what_is_open
 from holdfast.store.process import is_held
 from holdfast.views.listing import shown_status
 from holdfast.views.log import contradiction, records, row_of
@@ -30,7 +35,7 @@ def get(store: Store, run_id: str) -> RunState:
 
 
 def brief(store: Store, run_id: str, *, through: Through = iter) -> RunState:
-    """The same without most calls that are over: of those only the last ones (`core/brief.py`). Of a long log only the
+    """The same without most calls that are over: of those only the last ones (`store/brief.py`). Of a long log only the
     end is read, unless no process has left a snapshot."""
     from holdfast.store.brief import read_brief  # here, as a run that is tested is read as a whole
 
@@ -198,3 +203,180 @@ def value(store: Store, run_id: str, found: Any) -> Any:
     if isinstance(found, list | tuple):
         return [value(store, run_id, v) for v in found]
     return found
+
+
+# ── before and after one call, in one reading of the log: for a slider through time ──────────
+
+
+PAGE: Final = 1000
+
+
+class Checkpoints:
+    """States at some places of one run's log, without its calls: a second look at a place starts near it."""
+
+    def __init__(self, every: int = 2000, limit: int = 100) -> None:
+        self._every, self._limit = every, limit
+        self._kept: dict[int, tuple[Head, RunState]] = {}
+
+    def before(self, seq: int) -> tuple[Head, RunState] | None:
+        """The last one from which the state before this event can be reached."""
+        found = max((at for at in self._kept if at < seq), default=None)
+        return None if found is None else self._kept[found]
+
+    def offer(self, head: Head, draft: Draft) -> None:
+        """Keep the state at this place, if it is one of those to keep."""
+        if (
+            head.seq % self._every == 0
+            and head.seq not in self._kept
+            and len(self._kept) < self._limit
+        ):
+            self._kept[head.seq] = (head, draft.freeze())
+
+
+def around(
+    store: Store, run_id: str, call: Call | None, marks: Checkpoints | None = None
+) -> tuple[RunState, RunState]:
+    """The states before and after a call, as `at` gives them, without the calls themselves. None is the beginning.
+
+    The log is read only as far as needed, and what is not needed is not kept."""
+    start = 1 if call is None else call.first_seq
+    end = start if call is None else call.last_seq + 1
+    near = marks.before(start) if marks is not None else None
+    head, draft = (
+        (log.origin(run_id), Draft(keep_calls=False))
+        if near is None
+        else (near[0], Draft(near[1], keep_calls=False))
+    )
+    before: RunState | None = None
+    for record in _verified(store, run_id, head):
+        if record.seq == start:
+            before = draft.freeze()
+        if record.seq >= end and record.kind not in BETWEEN_CALLS:
+            break
+        draft.apply(record.seq, record.time, log.read_event(run_id, record))
+        if marks is not None:
+            marks.offer(log.head_at(record), draft)
+    after = draft.freeze()
+    return _shown_then(after if before is None else before), _shown_then(after)
+
+
+def _shown_then(state: RunState) -> RunState:
+    # Who creates a run and executes it at once does not record a claim.
+    if state.status == "pending":
+        state = msgspec.structs.replace(state, status="running")
+    return with_dialogue(state)
+
+
+def _verified(store: Store, run_id: str, head: Head) -> Iterator[Record]:
+    while page := store.read(run_id, after=head.seq, limit=PAGE):
+        for record in log.verify(run_id, head, page):
+            head = log.head_at(record)
+            yield record
+        if len(page) < PAGE:
+            return
+
+
+# ── where a run is ───────────────────────────────────────────────────────────────────────────
+
+
+ENDED: Final = TERMINAL_STATUSES
+"""The statuses of a run that has ended."""
+
+
+class Position(Struct, frozen=True):
+    """Where a run is: step 6 of 9, 1–5 committed. `of` is None for a run without a plan."""
+
+    step: int
+    of: int | None
+    name: str
+    committed: str
+
+    def __str__(self) -> str:
+        if not self.step:
+            return "no steps"
+        place = f"step {self.step}" + (f" of {self.of}" if self.of else "")
+        name = f", {self.name}" if self.name else ""
+        return f"{place}{name}; {self.committed or 'none'} committed"
+
+
+def position(state: RunState) -> Position:
+    """By the plan if the code goes by it (`run.doing`), else by the calls."""
+    if state.plan and (not state.calls or any(step.status != "pending" for step in state.plan)):
+        done = [n for n, step in enumerate(state.plan, 1) if step.status == "done"]
+        doing = [n for n, step in enumerate(state.plan, 1) if step.status == "doing"]
+        left = [n for n, step in enumerate(state.plan, 1) if step.status != "done"]
+        now = (doing or left or [len(state.plan)])[0]
+        return Position(
+            now, len(state.plan), state.plan[now - 1].name if left else "", ranges(done)
+        )
+    under_way = [c for c in state.calls if c.status not in ("done", "failed")]
+    over = _committed(state, under_way)
+    if under_way:
+        return Position(under_way[0].step, None, under_way[0].name, over)
+    # Between two calls: the next one has no name yet. After the end there is no next one.
+    return Position(state.steps + (state.status not in ENDED), None, "", over)
+
+
+def _committed(state: RunState, under_way: Sequence[Call]) -> str:
+    """The steps that are over. A brief state does not name them all: they are those that are not under way."""
+    if not state.left_out:
+        return ranges([c.step for c in state.calls if c.status in ("done", "failed")])
+    gaps = [0, *sorted({c.step for c in under_way}), state.steps + 1]
+    between = [(a + 1, b - 1) for a, b in itertools.pairwise(gaps) if a + 1 < b]
+    return ", ".join(_range(a, b) for a, b in between)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1–5, 7, 9–10."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(_range(a, b) for a, b in runs)
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+# ── how a run ended ──────────────────────────────────────────────────────────────────────────
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`status` is that of the run; `result` is set if it completed, `error` and `reason` if it failed."""
+
+    run_id: str
+    status: str
+    result: Value | None = None
+    error: ErrorInfo | None = None
+    reason: str = ""
+    """Why it failed: error, deadline, budget, iterations …"""
+    root: str = ""
+    """The run whose limits hold for this one."""
+    by: str = ""
+    """Who cancelled it, and why."""
+    why: str = ""
+    waiting_for: str = ""
+    """What it is waiting for, if it has not ended."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in TERMINAL_STATUSES
+
+
+def outcome(store: Store, run_id: str) -> Outcome:
+    """How the run ended, or that it has not."""
+    row = row_of(store, run_id)
+    root = log.root_of(row.id, row.parent)
+    if row.status not in TERMINAL_STATUSES:
+        shown = shown_status(row, store.now())
+        return Outcome(row.id, shown, root=root, waiting_for=row.waiting_for)
+    match end_of(store, row)[1]:
+        case e.RunCompleted(result=result):
+            return Outcome(row.id, row.status, result=result, root=root)
+        case e.RunFailure(error=error, reason=reason):
+            return Outcome(row.id, row.status, error=error, reason=reason, root=root)
+        case e.RunCancellation(by=by, why=why):
+            return Outcome(row.id, row.status, by=by, why=why, root=root)

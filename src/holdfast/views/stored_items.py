@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 from holdfast.core import log
 from holdfast.core.events import ItemPut
-from holdfast.core.items import Item, check_collection, check_key
 from holdfast.core.log import Record
 from holdfast.store.base import Store
 from holdfast.store.checks import check_text, check_whole
-from holdfast.store.items import find, newest_items, read_item
+from holdfast.store.items import Item, check_collection, check_key, find, newest_items, read_item
 from holdfast.views.log import row_of
 
 

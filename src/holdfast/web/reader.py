@@ -23,8 +23,8 @@ from holdfast.errors import HoldfastError
 from holdfast.store.base import RunRow, Store
 from holdfast.views import with_owner
 from holdfast.views.log import contradiction, row_of
-from holdfast.views.moments import Checkpoints
 from holdfast.views.spans import Spans
+from holdfast.views.state import Checkpoints
 
 PAGE: Final = 5000
 MAX_EVENTS: Final = 200_000

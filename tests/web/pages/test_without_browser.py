@@ -16,10 +16,10 @@ from holdfast import Holdfast, Run, agent, control, tool, views
 from holdfast.core.log import Record
 from holdfast.errors import InvalidInput, NotNow, RunCancelled, RunFailed, RunWaiting
 from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.views.moments import Checkpoints, around
+from holdfast.views.fleet import fleet, tally
 from holdfast.views.search_result import parse, search
 from holdfast.views.spans import Spans, grouped
-from holdfast.views.tally import fleet, tally
+from holdfast.views.state import Checkpoints, around
 from holdfast.web.app import create_app
 from holdfast.web.pages.chart import Gap, Scale, Strip, idle_gaps
 from holdfast.web.pages.json_html import json_html
@@ -147,7 +147,7 @@ def test_the_oldest_due_run_is_shown_although_newer_ones_hide_it(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are looked at up to a limit, newest first; then counts say so, and what is due first is still found."""
-    monkeypatch.setattr("holdfast.views.tally.MOST", 2)
+    monkeypatch.setattr("holdfast.views.fleet.MOST", 2)
     hf.start(job, id="old")
     for n in range(3):
         hf.start(mail, id=f"new-{n}", to="sam")

@@ -7,7 +7,6 @@ run and its replay see the same value.
 Not here: events and where their bytes are stored (`events.py`, `log.py`).
 """
 
-from holdfast.core.values.canonical import canonical
 from holdfast.core.values.declared_types import (
     has_msgspec_metadata,
     has_pydantic_metadata,
@@ -17,11 +16,11 @@ from holdfast.core.values.declared_types import (
     is_pydantic_model,
     mentions_pydantic,
 )
-from holdfast.core.values.decoders import check_storable
 from holdfast.core.values.encoding import (
     BYTES_MAX,
     Codec,
     canonical_flat,
+    check_storable,
     codec_of,
     decode,
     digest,
@@ -30,7 +29,7 @@ from holdfast.core.values.encoding import (
     sha256,
 )
 from holdfast.core.values.frozen import FrozenDict, FrozenList, freeze, thaw
-from holdfast.core.values.lowering import DEPTH_MAX, REDACTED, lower
+from holdfast.core.values.lowering import DEPTH_MAX, REDACTED, canonical, lower
 
 __all__ = [
     "BYTES_MAX",

@@ -2,7 +2,7 @@
 
 Pydantic is never imported here: a type can only be one of its models if other code has imported it.
 
-Not here: reading values of such a type (`decoders.py`).
+Not here: reading values of such a type (`encoding.py`).
 """
 
 from __future__ import annotations

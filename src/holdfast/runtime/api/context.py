@@ -17,7 +17,7 @@ from holdfast.core.context import ContextSlice, pack
 from holdfast.core.parts import Artifact, Fact, Message, Role
 from holdfast.core.tokens import TokenCounter
 from holdfast.errors import Abandon, ArtifactDamaged, InvalidInput
-from holdfast.runtime.api.recorder import Recorder
+from holdfast.runtime.api.memory import Recorder
 from holdfast.runtime.log.session import Session
 
 SLICE: Final = values.Codec(ContextSlice)

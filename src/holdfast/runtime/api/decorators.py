@@ -15,11 +15,9 @@ from holdfast.core.policy import RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.errors import InvalidInput
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.enter import enter
-from holdfast.runtime.declare.agent_spec import Strategy, agent_spec_of
-from holdfast.runtime.declare.agent_types import Agent, AsyncAgent
+from holdfast.runtime.declare.agent_spec import Agent, AsyncAgent, Strategy, agent_spec_of
 from holdfast.runtime.declare.call_spec import Risk, Schema, call_spec_of, effect_class
-from holdfast.runtime.declare.callables import as_function
-from holdfast.runtime.declare.options import AGENT, STEP, TOOL, check_known
+from holdfast.runtime.declare.options import AGENT, STEP, TOOL, as_function, check_known
 from holdfast.runtime.declare.params import HIDDEN
 from holdfast.runtime.declare.specs import declared
 

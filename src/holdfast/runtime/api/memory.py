@@ -1,29 +1,68 @@
-"""An agent's memory and dialogue: `run.state` and `run.messages`.
+"""An agent's memory and dialogue: `run.state` and `run.messages`; and how everything that a run offers notes facts (`Recorder`).
 
-Both only note facts, which are committed with the next commit, and read what the facts add up to.
+All of it only notes facts, which are committed with the next commit, and reads what the facts add up to.
 
-Not here: what else a run offers its agent (`run.py`), how facts add up (`core/fold.py`).
+Not here: what else a run offers its agent (`run.py`), how facts add up (`core/fold.py`), how they are committed
+(`log/session.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
 from holdfast.core.dialogue import AnthropicPrompt, Shape
-from holdfast.core.events import Value
+from holdfast.core.events import Noted, Value
 from holdfast.core.knowledge import change_state
+from holdfast.core.log import Blob
 from holdfast.core.parts import Message, ToolCall
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.api.recorder import Recorder
 from holdfast.runtime.declare.state_schema import StateField
+from holdfast.runtime.log.branches import Branch, current_branch
 from holdfast.runtime.log.session import Session
+
+N = TypeVar("N", bound=Noted)
+
+
+class Recorder:
+    """Notes facts in a run, each at the position of the code that is executing."""
+
+    def __init__(self, session: Session, root: Branch) -> None:
+        self._session = session
+        self._root = root
+
+    @property
+    def _here(self) -> Branch:
+        branch = current_branch()
+        if branch is None or branch.session is not self._session:
+            branch = self._root
+        if branch.waiting is not None:
+            raise branch.waiting  # the code caught the wait and continued; its notes are not the run's
+        return branch
+
+    def _note(self, fact: N, blobs: Sequence[Blob] = ()) -> N:
+        """Note a fact here; returns the recorded one on a replay."""
+        here = self._here
+        return self._session.note(replace(fact, branch=here.path, after=here.index), blobs)
+
+    def _encode(self, data: Any) -> tuple[Value, list[Blob]]:
+        return self._session.wrap(values.encode(data))
+
+    def _load(self, value: Any) -> Any:
+        """The value itself, read from the store if it was too big for its event."""
+        if not isinstance(value, Value):
+            return value
+        return values.freeze(values.decode(self._session.unwrap(value)))
+
+
+# ── memory and dialogue ──────────────────────────────────────────────────────────────────────
 
 
 class State:

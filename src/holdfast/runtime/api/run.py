@@ -5,7 +5,7 @@ is replayed) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: 
 what must be awaited.
 
 Not here: the agent's memory and dialogue (`memory.py`), what a model is shown (`context.py`), what may be waited for
-(`requests.py`).
+(`waits.py`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,25 @@ from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, UnknownStage
-from holdfast.runtime.api.memory import Messages, State
-from holdfast.runtime.api.recorder import Recorder
-from holdfast.runtime.call import requests
+from holdfast.runtime.api.memory import Messages, Recorder, State
 from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.operations import Draw
-from holdfast.runtime.call.requests import Approval, Question, Timer, WaitCondition
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
-from holdfast.runtime.call.waits import wait_first
+from holdfast.runtime.call.waits import (
+    Approval,
+    Question,
+    Timer,
+    WaitCondition,
+    any_of,
+    approval,
+    choice_of,
+    consent_of,
+    question,
+    signals,
+    timer,
+    value_of,
+    wait_first,
+)
 from holdfast.runtime.declare.state_schema import fields_of
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lineage import use_of
@@ -345,12 +356,12 @@ class Run(RunBase):
 
     def sleep(self, seconds: float) -> None:
         """Wait for some time. For a long wait the run is suspended; it survives restarts."""
-        self._wait(requests.timer(seconds))
+        self._wait(timer(seconds))
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
-        ended = self._wait(requests.signals([signal], timeout))
-        return requests.value_of(self._session, ended)
+        ended = self._wait(signals([signal], timeout))
+        return value_of(self._session, ended)
 
     def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -360,18 +371,18 @@ class Run(RunBase):
         A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        asked = requests.any_of(waits, timeout)
-        return requests.choice_of(self._session, asked, self._first(asked))
+        asked = any_of(waits, timeout)
+        return choice_of(self._session, asked, self._first(asked))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
-        ended = self._wait(requests.approval(prompt, show, timeout))
-        return requests.consent_of(self._session, prompt, ended)
+        ended = self._wait(approval(prompt, show, timeout))
+        return consent_of(self._session, prompt, ended)
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
         """Ask a person a question; returns the answer, or None after the timeout."""
-        ended = self._wait(requests.question(prompt, options, timeout))
-        return requests.value_of(self._session, ended)
+        ended = self._wait(question(prompt, options, timeout))
+        return value_of(self._session, ended)
 
     def map(
         self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS
@@ -406,12 +417,12 @@ class AsyncRun(RunBase):
 
     async def sleep(self, seconds: float) -> None:
         """Wait for some time. For a long wait the run is suspended; it survives restarts."""
-        await self._wait(requests.timer(seconds))
+        await self._wait(timer(seconds))
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
-        ended = await self._wait(requests.signals([signal], timeout))
-        return requests.value_of(self._session, ended)
+        ended = await self._wait(signals([signal], timeout))
+        return value_of(self._session, ended)
 
     async def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -421,20 +432,20 @@ class AsyncRun(RunBase):
         A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        asked = requests.any_of(waits, timeout)
-        return requests.choice_of(self._session, asked, await self._first(asked))
+        asked = any_of(waits, timeout)
+        return choice_of(self._session, asked, await self._first(asked))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
-        ended = await self._wait(requests.approval(prompt, show, timeout))
-        return requests.consent_of(self._session, prompt, ended)
+        ended = await self._wait(approval(prompt, show, timeout))
+        return consent_of(self._session, prompt, ended)
 
     async def ask(
         self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
     ) -> Any:
         """Ask a person a question; returns the answer, or None after the timeout."""
-        ended = await self._wait(requests.question(prompt, options, timeout))
-        return requests.value_of(self._session, ended)
+        ended = await self._wait(question(prompt, options, timeout))
+        return value_of(self._session, ended)
 
     @overload
     async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]: ...

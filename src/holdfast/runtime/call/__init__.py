@@ -2,7 +2,7 @@
 
     enter → match → gate → approval → intent → attempt → results → commit
 
-`recover` and `unanswered` handle calls whose outcome is unknown, `cancelled` calls that the code stopped waiting for,
-`waits` and `checkpoints` the other things that have a place in the log. `flow` puts the stages together, `operations` is
+`recover` handles calls without a receipt: their outcome is unknown, or the code stopped waiting for them. `waits` and
+`checkpoints` are the other things that have a place in the log. `flow` puts the stages together, `operations` is
 what they ask for, `drivers` performs it for code that blocks and code that awaits.
 """

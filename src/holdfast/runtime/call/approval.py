@@ -1,11 +1,11 @@
 """Before a call is made: its arguments are checked, and a person approves it if its risk demands that.
 
-A call that is refused here was not made; the receipt says so. Not here: which risks need a person
-(`approvals.py`), and the rest of the gate (`gate.py`).
+A call that is refused here was not made; the receipt says so. Not here: the rest of the gate (`gate.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from holdfast.core import events as e
 from holdfast.core import values
 from holdfast.core.entry import Entry, request_id
 from holdfast.core.events import ErrorInfo
-from holdfast.core.policy import microseconds
+from holdfast.core.policy import Policy, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
     InvalidInput,
@@ -32,8 +32,7 @@ from holdfast.runtime.call.results import (
     failed_receipt,
     failure,
 )
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.session import Session, recorded_text
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
 
@@ -186,3 +185,16 @@ def _refuse(request: CallRequest, error: ErrorInfo) -> Flow[None]:
     step = session.next_step()
     yield from commit(session, [failed_receipt(request, error, step)], is_outcome=True)
     raise failure(request.spec.name, error, 1, step)
+
+
+# ── which risks need a person ────────────────────────────────────────────────────────────────
+
+
+def require_approvals(session: Session, declared: Policy, demanded: Iterable[str]) -> None:
+    """From here on the gate asks for these risks too, besides those that the run's own policy requires.
+
+    A state can demand more than the agent and its parents, never less.
+    """
+    approve = declared.approve.union(demanded)
+    if approve != session.lineage.policy.approve:
+        session.lineage.policy = replace(declared, approve=approve)

@@ -24,12 +24,9 @@ from holdfast.errors import (
     Stop,
     StoreError,
 )
-from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.commit import commit, is_due, park, wait_until
-from holdfast.runtime.call.gate import end_by_deadline, gate_again
+from holdfast.runtime.call.gate import end_by_deadline, gate_again, within_limits
 from holdfast.runtime.call.intent import record_intent
-from holdfast.runtime.call.limits import within_limits
 from holdfast.runtime.call.match import replay
 from holdfast.runtime.call.operations import (
     CallRequest,
@@ -40,17 +37,18 @@ from holdfast.runtime.call.operations import (
     TaskCancelled,
     TimeUp,
 )
+from holdfast.runtime.call.recover import given_up, is_unknown, lost_response, record_cancelled
 from holdfast.runtime.call.results import (
     encoded,
     error_info,
     failed_receipt,
     failure,
     kept_args,
+    note_duration,
     result_lost,
     secrets_of,
     spent_by_child,
 )
-from holdfast.runtime.call.unanswered import given_up, is_unknown, lost_response
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.cancel import REASONS
@@ -266,7 +264,7 @@ def receipt_of(
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(request)
     duration_us = session.store.now() - started
-    durations.note(spec.name, duration_us)
+    note_duration(spec.name, duration_us)
     receipt = e.CallSucceeded(
         branch=request.branch.path,
         index=request.index,

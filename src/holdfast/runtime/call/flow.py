@@ -26,7 +26,6 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
-from holdfast.runtime.call.cancelled import record_cancelled
 from holdfast.runtime.call.gate import gate, gate_again
 from holdfast.runtime.call.match import check_all_replayed, find, replay
 from holdfast.runtime.call.operations import (
@@ -37,8 +36,7 @@ from holdfast.runtime.call.operations import (
     Never,
     TaskCancelled,
 )
-from holdfast.runtime.call.recover import settle_doubt
-from holdfast.runtime.call.unanswered import given_up
+from holdfast.runtime.call.recover import given_up, record_cancelled, settle_doubt
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.secrets import secrets_in
 from holdfast.runtime.log.branches import Branch, Inside

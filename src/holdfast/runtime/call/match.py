@@ -14,15 +14,12 @@ from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
 from holdfast.errors import NotStorable
-from holdfast.runtime.call import durations
-from holdfast.runtime.call.cancelled import cancel_child
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Replay
-from holdfast.runtime.call.recover import doubt
-from holdfast.runtime.call.results import failure, result_lost
+from holdfast.runtime.call.recover import cancel_child, doubt
+from holdfast.runtime.call.results import failure, note_duration, result_lost
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.session import Session, recorded_text
 
 
 def replay(request: CallRequest, entry: Entry) -> Flow[Any]:
@@ -57,7 +54,7 @@ def recorded(request: CallRequest, entry: Entry) -> Any:
     if done is not None and not entry.settled_as("done"):
         if done.unavailable:
             raise result_lost(request, done.unavailable, done.step)
-        durations.note(request.spec.name, done.duration_us)
+        note_duration(request.spec.name, done.duration_us)
         result = done.result
         return request.spec.result.decode(
             result.json if not result.blob else session.unwrap(result)

@@ -1,7 +1,11 @@
-"""A call with an intent and no receipt: find out, repeat, or wait for a person.
+"""A call without a receipt: its process died, its response was lost, or the code stopped waiting for it.
 
-What the tool declared decides. Nothing here guesses: without a declaration that makes it safe, the run
-is suspended, and the call is shown as in doubt.
+Whether it happened is unknown, and what the tool declared decides: its check is called, its key allows another attempt,
+or the run is suspended until a person decides. Nothing here guesses. Which errors leave the outcome unknown is
+`core/lost_response.py`.
+
+A call that the agent's code stopped waiting for (`asyncio.timeout`, a failed alternative, a lost race) is recorded as
+cancelled, so that a replay cancels it at the same place (`lines.py`). For waits see `waits.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from holdfast.core import events as e
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry, Place, request_id
 from holdfast.core.events import ErrorInfo
+from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.core.waits import OpenWait
-from holdfast.errors import Woken
-from holdfast.runtime.call.commit import commit, park
+from holdfast.errors import StoreError, Woken
+from holdfast.runtime.call.commit import commit, commit_outcome, park
 from holdfast.runtime.call.operations import (
     CallRequest,
     Flow,
@@ -25,12 +30,17 @@ from holdfast.runtime.call.operations import (
     Never,
     TaskCancelled,
 )
-from holdfast.runtime.call.results import encoded, error_info, secrets_of
+from holdfast.runtime.call.results import encoded, error_info, failed_receipt, secrets_of
 from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
+from holdfast.store.base import Store
+from holdfast.store.cancel import cancel_tree
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
+
+# ── an intent and no receipt, after a crash ──────────────────────────────────────────────────
+
 
 LIVES_MAX: Final = 5
 """A keyed call that was started this often without an answer may be what kills its workers."""
@@ -187,3 +197,133 @@ def doubt(
     signal = suspended(session.run_id, waiting)
     yield from park(session, OpenWait(request.place, "decision"), signal)
     raise AssertionError("unreachable")
+
+
+# ── while the run executes: a timeout, a lost response ───────────────────────────────────────
+
+
+def given_up(
+    request: CallRequest, intent: e.CallStarted | None, number: int, because: str
+) -> Flow[Entry | None]:
+    """The code stopped waiting for it. Returns how it is settled; None: as a failure."""
+    spec = request.spec
+    if intent is None or spec.effect not in (Effect.ONCE, Effect.CHECKED):
+        return None
+    if spec.effect == Effect.CHECKED:
+        settled = yield from ask_check(request, intent)
+        if settled is not None or spec.is_async:
+            return settled
+        because += ", and may still be under way"  # a thread cannot be stopped
+    yield from doubt(request, intent.step, number, because)
+    return None
+
+
+def is_unknown(request: CallRequest, error: Exception) -> bool:
+    """Whether a call that raised this may have happened. A call that can be repeated freely is never asked."""
+    spec = request.spec
+    if not spec.effect.may_be_in_doubt or isinstance(error, StoreError):
+        return False
+    return _is_timeout(request, error) or may_have_happened(error, spec.unsure_on)
+
+
+def _is_timeout(request: CallRequest, error: Exception) -> bool:
+    return isinstance(error, TimeoutError) and request.spec.timeout is not None
+
+
+def lost_response(
+    request: CallRequest, intent: e.CallStarted | None, error: Exception, number: int, tries: int
+) -> Flow[Entry | None]:
+    """An attempt raised an error. If its outcome, or that of an earlier one, is unknown: how it is settled. None:
+    as a failure, after which `retry=` decides."""
+    spec = request.spec
+    unknown = is_unknown(request, error)
+    if intent is None or not spec.effect.may_be_in_doubt:
+        return None
+    if not (
+        unknown
+        or (spec.effect == Effect.KEYED and was_not_sent(error) and _was_unknown(request, number))
+    ):
+        return None  # an answer of the receiver to this key holds for earlier attempts, too
+    info = error_info(error, secrets_of(request))
+    if _is_timeout(request, error):
+        because = f"it did not answer within {spec.timeout:g} s"
+    elif not unknown:
+        because = f"the outcome of an earlier attempt is unknown, and the last one failed: {info.type}: {info.message}"
+    else:
+        because = f"its outcome is unknown: {info.type}: {info.message}"
+    if spec.effect == Effect.CHECKED:
+        settled = yield from ask_check(request, intent)
+        if settled is not None or spec.is_async or not _is_timeout(request, error):
+            return settled
+        yield from doubt(
+            request, intent.step, number, f"{because}, and may still be under way", info
+        )
+    if spec.effect == Effect.KEYED:
+        if spec.retry.wants(error, tries):
+            return None  # called again with its key
+        because += "; resuming the run calls it again with its key"
+    return (yield from ask_policy(request, intent, because, info))
+
+
+def _was_unknown(request: CallRequest, number: int) -> bool:
+    """Whether the outcome of an earlier attempt is unknown: its process died, or its response was lost."""
+    entry = request.session.log.entry(*request.place)
+    if entry is None:
+        return False
+    known = {failed.attempt for failed in entry.failures if failed.error.effect != "unknown"}
+    return any(n not in known for n in range(entry.settled_attempts + 1, number))
+
+
+# ── the code stopped waiting ─────────────────────────────────────────────────────────────────
+
+
+def record_cancelled(
+    request: CallRequest, cut: TaskCancelled, number: int, step: int, started: int | None = None
+) -> Never:
+    """Record it, and raise the cancellation. A child run that is no longer awaited is cancelled too."""
+    spec, session = request.spec, request.session
+    error = ErrorInfo("Cancelled", str(cut), effect="" if cut.began and spec.has_intent else "none")
+    receipt = failed_receipt(
+        request,
+        error,
+        step or session.next_step(),
+        has_intent=spec.has_intent and step > 0,
+        attempt=number,
+        cut=True,
+        forks_above=forks_above(session),
+        duration_us=0 if started is None else session.store.now() - started,
+    )
+    if spec.effect == Effect.CHILD:
+        cancel = cancel_child(request, receipt.step)
+        yield from commit_outcome(request, receipt, urgent=True, first=cancel)
+    else:
+        urgent = spec.has_intent
+        yield from commit(session, [receipt], urgent=urgent, evidence=request, is_outcome=True)
+    raise cut.cancelled
+
+
+def forks_above(session: Session) -> tuple[int, ...]:
+    """How many branches those above the current one had started when its code stopped waiting."""
+    line = None if session.lines is None else session.lines.current
+    return () if line is None else line.forks_above
+
+
+def cancel_child(request: CallRequest, step: int) -> Flow[BaseException | None]:
+    """Cancel the child run of this call, unless it has ended; repeating it does no harm. Returns the cancellation of
+    the caller that came meanwhile, if any: the child is cancelled in spite of it."""
+    session, spec = request.session, request.spec
+    child = {"store": session.store, "run_id": f"{session.run_id}~{step}"}
+    inside = Inside(spec.name, spec.effect, session.run_id)
+    given_up: BaseException | None = None
+    while True:
+        try:
+            yield Invoke(session, ask_to_cancel, child, inside, False)
+        except TaskCancelled as cut:
+            given_up = cut.cancelled
+        else:
+            return given_up
+
+
+def ask_to_cancel(store: Store, run_id: str) -> None:
+    """Let a child run, and what is below it, end at its next call, in any process."""
+    cancel_tree(store, run_id, e.CancelRequested(why="its parent stopped waiting for it"))

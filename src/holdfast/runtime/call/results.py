@@ -1,4 +1,4 @@
-"""How a call ended, in the forms it takes: for the log, for the code, for people.
+"""How a call ended, in the forms it takes: for the log, for the code, for people; and how long it took.
 
 Results are what a replay would decode, the first time as well. Errors become data without secrets and
 come back as `CallFailed`; no exception is ever rebuilt by its name.
@@ -6,7 +6,9 @@ come back as `CallFailed`; no exception is ever rebuilt by its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from msgspec import Raw
@@ -167,3 +169,29 @@ def _scrub(text: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+# ── how long it took ─────────────────────────────────────────────────────────────────────────
+
+
+Durations = list[tuple[str, int]]
+"""Names of calls and microseconds, in the order in which the code got their results."""
+_MEASURED: Final[ContextVar[Durations | None]] = ContextVar("holdfast_durations", default=None)
+
+
+@contextlib.contextmanager
+def measured() -> Iterator[Durations]:
+    """Within this block, and in the tasks that it starts, durations are collected in the list that it gives."""
+    before, found = _MEASURED.get(), Durations()
+    _MEASURED.set(found)
+    try:
+        yield found
+    finally:
+        _MEASURED.set(before)  # not by a token: a flow may be closed in another context
+
+
+def note_duration(name: str, duration_us: int) -> None:
+    """A call of this name has returned."""
+    found = _MEASURED.get()
+    if found is not None:
+        found.append((name, duration_us))

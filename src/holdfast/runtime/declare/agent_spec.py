@@ -1,22 +1,31 @@
-"""What an agent declares, as a value: `AgentSpec`.
+"""An agent as it is declared: what it declares, as a value (`AgentSpec`); its types; and what a sync one must not forget.
+
+An agent is still a function. What a type checker knows of it are protocols: its parameters without the run (`P`), and the
+result of its runs (`R`). `agent.bind(…)` gives an agent together with the input of one run, as a value: that is how the
+input is checked when `hf.run` and `hf.start` are given options of their own (a ParamSpec leaves no place for these).
+
+An async step that plain code calls and does not await is not executed, which must not be mistaken for success. While a
+sync agent runs, the coroutines that its calls make are remembered; one that was never started when the agent returns, or
+when it fails because of it, is an error that says what to do.
 
 Not here: the decorators (`decorators.py`, `agents/loop.py`), and finding the declaration of a function (`specs.py`).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, final
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.core import values
 from holdfast.core.parts import texts
 from holdfast.core.policy import Budget, Checkpoint
 from holdfast.core.values import Codec, codec_of
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.declare.callables import takes_self
 from holdfast.runtime.declare.options import (
     check_agent,
     exemptions,
@@ -24,10 +33,52 @@ from holdfast.runtime.declare.options import (
     names,
     result_codec,
     risks,
+    takes_self,
 )
 from holdfast.runtime.declare.params import Params
 from holdfast.runtime.declare.state_schema import fields_of
-from holdfast.runtime.declare.unawaited import checked
+
+# ── the types of agents ──────────────────────────────────────────────────────────────────────
+
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class BoundAgent(Struct, Generic[R_co], frozen=True):
+    """An agent with the input of one run: what `agent.bind(…)` returns, for `hf.run` and `hf.start`."""
+
+    agent: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    input: Mapping[str, Any] = field(default_factory=dict)
+
+
+class AnyAgent(Protocol[P, R_co]):
+    """An agent of either kind. `P` are its parameters after the run, `R` is what its runs return."""
+
+    def bind(self, *args: P.args, **input: P.kwargs) -> BoundAgent[R_co]:
+        """The agent with the input of one run. Input that does not fit raises InvalidInput."""
+        ...
+
+
+class Agent(AnyAgent[P, R_co], Protocol[P, R_co]):
+    """A plain agent, `def`. Called inside another agent it is a child run."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **input: P.kwargs) -> R_co: ...
+
+
+class AsyncAgent(AnyAgent[P, R_co], Protocol[P, R_co]):
+    """An `async def` agent. Called and awaited inside another agent it is a child run."""
+
+    __name__: str
+
+    def __call__(self, *args: P.args, **input: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+
+# ── what an agent declares ───────────────────────────────────────────────────────────────────
+
 
 Strategy = Literal["every_step", "every_iteration", "on_state_change"]
 
@@ -171,3 +222,55 @@ def _check_names(name: str, params: Params) -> None:
                 f"of that name could not be given; rename it, or take it by position only: "
                 f"def {name}(run, {parameter.name}, /)"
             )
+
+
+# ── calls that a sync agent did not await ────────────────────────────────────────────────────
+
+
+_Made = list[tuple[str, Coroutine[Any, Any, Any]]]
+_MADE: Final[ContextVar[_Made | None]] = ContextVar("holdfast_coroutines", default=None)
+
+
+def remember(name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
+    """A coroutine was made by a call; if plain code made it, it must not be forgotten."""
+    made = _MADE.get()
+    if made is not None:
+        made[:] = [(n, c) for n, c in made if _is_new(c)]
+        made.append((name, coroutine))
+
+
+def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A sync agent's function that fails if it leaves a call that was not awaited."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made: _Made = []
+        token = _MADE.set(made)
+        try:
+            result = fn(*args, **kwargs)
+        except NotStorable as error:  # perhaps it was stored, or passed on
+            raise _forgotten(made) or error from None
+        finally:
+            _MADE.reset(token)
+        forgotten = _forgotten(made)
+        if forgotten is not None:
+            raise forgotten
+        return result
+
+    return run
+
+
+def _forgotten(made: _Made) -> InvalidInput | None:
+    names = [name for name, coroutine in made if _is_new(coroutine)]
+    for _, coroutine in made:
+        coroutine.close()  # else Python warns about it
+    if not names:
+        return None
+    return InvalidInput(
+        f"{names[0]} is async and was not awaited, so it was not executed; make the agent `async def` with "
+        f"`run: AsyncRun`, and write `await {names[0]}(…)`"
+    )
+
+
+def _is_new(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED

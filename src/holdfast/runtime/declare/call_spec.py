@@ -22,8 +22,14 @@ from holdfast.core.params import ParamSchema
 from holdfast.core.policy import NO_RETRY, Rate, Retry
 from holdfast.core.values import REDACTED, Codec, canonical_flat, codec_of
 from holdfast.errors import InvalidInput, NotStorable
-from holdfast.runtime.declare.callables import takes_self
-from holdfast.runtime.declare.options import check_call, name_of, names, result_codec, unsure_on
+from holdfast.runtime.declare.options import (
+    check_call,
+    name_of,
+    names,
+    result_codec,
+    takes_self,
+    unsure_on,
+)
 from holdfast.runtime.declare.params import HIDDEN, Params
 from holdfast.runtime.declare.secrets import lower_without_secrets, without_secrets
 

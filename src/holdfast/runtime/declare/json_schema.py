@@ -2,6 +2,8 @@
 
 Made from the declared types, the docstring and the defaults; a parameter that was declared by a JSON Schema keeps it.
 What the runtime fills in (`idempotency_key`, `tx`, an agent's `run`) is not part of it.
+
+With it, agents are registered in a store, so that runs of them can be started without their code.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from msgspec import Struct, field
 
 from holdfast.core import values
 from holdfast.core.params import NoDefault, Parameter
+from holdfast.core.policy import microseconds
+from holdfast.core.registration import Registration
+from holdfast.core.values import encode_struct
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
+from holdfast.store.base import RegisteredAgent, Store
 
 
 def json_schema_of(
@@ -206,3 +212,32 @@ def _joined(lines: Iterable[str]) -> str:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
+
+
+# ── agents in a store ────────────────────────────────────────────────────────────────────────
+
+
+def register(store: Store, specs: Iterable[AgentSpec]) -> None:
+    """Register these agents. The last registration of a name and version counts."""
+    now = store.now()
+    made = [
+        RegisteredAgent(spec.name, spec.version, encode_struct(registration_of(spec)), now)
+        for spec in specs
+    ]
+    if made:
+        store.agents.register(made)
+
+
+def registration_of(spec: AgentSpec) -> Registration:
+    """What another process needs to know about an agent to start a run of it."""
+    deadline = None if spec.deadline is None else microseconds(spec.deadline, "deadline")
+    return Registration(
+        name=spec.name,
+        version=spec.version,
+        parameters=json_schema_of(spec, f"agent {spec.name}", lenient=True),
+        description=description_of(spec),
+        stages=spec.stages,
+        deadline_us=deadline,
+        budget=spec.budget.limits(),
+        is_loop=spec.body is not None,
+    )

@@ -13,10 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.declare.agent_types import BoundAgent
+from holdfast.runtime.declare.agent_spec import AgentSpec, BoundAgent, remember
 from holdfast.runtime.declare.call_spec import CallSpec
-from holdfast.runtime.declare.unawaited import remember
 
 F = TypeVar("F", bound=Callable[..., Any])
 Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]

@@ -31,7 +31,7 @@ from holdfast.runtime.exec.actions import (
     perform_async,
 )
 from holdfast.runtime.exec.claims import ClaimedRun
-from holdfast.runtime.exec.result import result_of
+from holdfast.runtime.exec.execute import result_of
 from holdfast.runtime.exec.resumable import check
 from holdfast.runtime.exec.undo import ask_to_undo
 from holdfast.runtime.log import lineage

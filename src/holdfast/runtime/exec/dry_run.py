@@ -18,9 +18,8 @@ from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.execute import find_signal, run_body
 from holdfast.runtime.log.branches import Branch
-from holdfast.runtime.log.describe import place_name, recorded_text
 from holdfast.runtime.log.lineage import govern
-from holdfast.runtime.log.session import RunConfig, Session
+from holdfast.runtime.log.session import RunConfig, Session, place_name, recorded_text
 from holdfast.store.base import RunRow, Store
 
 if TYPE_CHECKING:

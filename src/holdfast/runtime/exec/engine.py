@@ -21,13 +21,12 @@ from holdfast.errors import NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.task_factory import branching_tasks
-from holdfast.runtime.exec.cancel_watcher import CancelWatcher
 from holdfast.runtime.exec.children import Children
 from holdfast.runtime.exec.claims import ClaimedRun, Claims
 from holdfast.runtime.exec.execute import execute
-from holdfast.runtime.exec.reader_snapshots import ReaderSnapshots
-from holdfast.runtime.exec.sessions import Sessions
+from holdfast.runtime.exec.sessions import ReaderSnapshots, Sessions
 from holdfast.runtime.exec.threads import Threads, in_thread, uninterrupted
+from holdfast.runtime.exec.watcher import CancelWatcher
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lease import LeaseKeeper, Owner
 from holdfast.runtime.log.log_watcher import LogWatcher

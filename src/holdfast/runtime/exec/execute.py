@@ -2,7 +2,7 @@
 
 The same idea as the call flow, one layer up: a generator of effects. The code may return, fail, wait,
 be stopped (deadline, budget, cancellation) or lose the right to continue; each is one event and one new
-status, committed together with the end of the lease.
+status, committed together with the end of the lease. `result_of` reads it back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as e
+from holdfast.core import log, values
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry, Place
@@ -39,10 +40,11 @@ from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
-from holdfast.runtime.log.describe import recorded_text
-from holdfast.runtime.log.session import Session
-from holdfast.store.base import TERMINAL_STATUSES, RowChange
+from holdfast.runtime.log.session import Session, recorded_text
+from holdfast.store.artifacts import read_value
+from holdfast.store.base import TERMINAL_STATUSES, RowChange, RunRow, Store
 from holdfast.store.cancel import REASONS
+from holdfast.store.pages import end_of
 from holdfast.waiting import WaitingFor
 from holdfast.words.outcomes import cancelled_error, outcome_error
 from holdfast.words.waiting import how_to_continue, phrase, waiting_for_code
@@ -306,3 +308,20 @@ def failed_steps(error: BaseException) -> list[int]:
         seen.append(below)
         below = below.__cause__ or (None if below.__suppress_context__ else below.__context__)
     return []
+
+
+# ── the end of a run, read back ──────────────────────────────────────────────────────────────
+
+
+def result_of(store: Store, row: RunRow, spec: AgentSpec | None = None) -> Any:
+    """The recorded result of a run that has ended, or the error that it ended with."""
+    record, event = end_of(store, row)
+    match event:
+        case e.RunCompleted():
+            data = read_value(store, row.id, event.result, seq=record.seq)
+            return spec.result.decode(data) if spec else values.decode(data)
+        case e.RunFailure():
+            root, error = log.root_of(row.id, row.parent), event.error
+            raise outcome_error(row.id, event.reason, error.type, error.message, root)
+        case e.RunCancellation():
+            raise cancelled_error(row.id, event.by, event.why)

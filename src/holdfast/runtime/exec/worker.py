@@ -37,7 +37,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.declare.registration import register
+from holdfast.runtime.declare.json_schema import register
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.engine import Engine
 from holdfast.runtime.exec.schedules import fire_due

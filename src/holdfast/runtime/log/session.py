@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core.entry import Place
+from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted, Value
 from holdfast.core.journal import Journal
 from holdfast.core.journal_feed import feed_answered, feed_own, iterated
@@ -34,10 +34,8 @@ from holdfast.errors import (
     Suspend,
 )
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.log.children import AwaitedChildren
 from holdfast.runtime.log.clock import elapsed
-from holdfast.runtime.log.describe import place_name, recorded_text
-from holdfast.runtime.log.lineage import Lineage
+from holdfast.runtime.log.lineage import AwaitedChildren, Lineage
 from holdfast.runtime.log.reader import LogReader
 from holdfast.runtime.log.view import UNWRITTEN, AgentView
 from holdfast.runtime.log.writer import Batch, LogWriter
@@ -341,3 +339,26 @@ class Session:
         """A boundary: tests stop the process here."""
         if self.boundary is not None:
             self.boundary(moment + name)
+
+
+# ── places of the log in words, for messages about code that diverged ────────────────────────
+
+
+def place_name(branch: str, index: int) -> str:
+    """A place in the log, for people."""
+    if index < 0:
+        return "a timeout" + (f" of branch {branch}" if branch else "")
+    return f"call {index + 1}" + (f" of branch {branch}" if branch else "")
+
+
+def recorded_text(entry: Entry, read: Callable[[Value], bytes]) -> str:
+    """What is recorded at a place, for people. `read` gets a value that is kept outside the log."""
+    if entry.iteration is not None:
+        return f"the end of iteration {entry.iteration.iteration}"
+    if entry.is_wait and entry.wait is not None:
+        return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
+    if entry.timeout is not None:
+        return "a timeout (asyncio.timeout) that cancels the task"
+    args = entry.args
+    text = read(args).decode() if args is not None else f"arguments with digest {entry.args_digest}"
+    return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"

@@ -7,7 +7,7 @@ Every method is safe if a response is lost: a change that may have been committe
 repeated, or is repeated in a way that has no second effect.
 
 Not here: new runs (`create.py`), appends (`appends.py`), claims and leases (`leases.py`), how the server is reached and its errors
-(`connections.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules and limits (`schedules.py`).
+(`connections.py`), being woken (`listen.py`), the schema (`migrate.py`), schedules, limits and snapshots (`tables.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ from holdfast.store.postgres.create import Creating
 from holdfast.store.postgres.leases import Leases, columns_of
 from holdfast.store.postgres.listen import Listener
 from holdfast.store.postgres.migrate import Schema
-from holdfast.store.postgres.schedules import PostgresAgents, PostgresLimits, PostgresSchedules
-from holdfast.store.postgres.snapshots import PostgresSnapshots
+from holdfast.store.postgres.tables import (
+    PostgresAgents,
+    PostgresLimits,
+    PostgresSchedules,
+    PostgresSnapshots,
+)
 from holdfast.store.postgres.timeline import History, Shared
 from holdfast.store.wakeups import Wakeups
 

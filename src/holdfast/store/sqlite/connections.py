@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import apsw
 
@@ -35,7 +36,55 @@ from holdfast.store.sqlite.file import (
     open_database,
     open_reader,
 )
-from holdfast.store.sqlite.forks import FORKS
+
+# ── every open store closes its connections around a fork ────────────────────────────────────
+
+
+class Forked(Protocol):
+    """What is called around a fork: the connections of a store."""
+
+    def before_fork(self) -> None: ...
+    def after_fork_in_parent(self) -> None: ...
+    def after_fork_in_child(self) -> None: ...
+
+
+class _Forks(threading.local):
+    """The open stores.
+
+    What is registered to run at a fork stays registered, so this is done once for all stores: hooks
+    of each store's own would be kept, and called, long after it is gone. A thread that forks keeps
+    those that it has stopped, so that it sets exactly these going again.
+    """
+
+    watched: ClassVar[weakref.WeakSet[Forked]] = weakref.WeakSet()
+    stopped: Sequence[Forked] = ()
+
+    def before(self) -> None:
+        self.stopped = tuple(self.watched)
+        for connections in self.stopped:
+            connections.before_fork()
+
+    def after_in_parent(self) -> None:
+        for connections in self.stopped:
+            connections.after_fork_in_parent()
+        self.stopped = ()
+
+    def after_in_child(self) -> None:
+        for connections in self.stopped:
+            connections.after_fork_in_child()
+        self.stopped = ()
+
+
+FORKS: Final = _Forks()
+os.register_at_fork(
+    before=FORKS.before,
+    after_in_parent=FORKS.after_in_parent,
+    after_in_child=FORKS.after_in_child,
+)
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────────────
+
 
 COMPANIONS: Final = ("-wal", "-shm")
 """SQLite's write-ahead log and its index. They must not be deleted while the store is open, either."""

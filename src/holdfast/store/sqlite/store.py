@@ -4,7 +4,7 @@ WAL with `synchronous=FULL`, set and read back: what was acknowledged survives a
 comes with `apsw`, because many Pythons carry a library with a known corruption bug.
 
 Not here: appends (`appends.py`), connections, transactions and forks (`connections.py`), the file
-itself (`file.py`), schedules and limits (`schedules.py`).
+itself (`file.py`), schedules, limits and snapshots (`tables.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ from holdfast.store.group import AppendGroup, GroupCommit, Ticket
 from holdfast.store.sqlite.appends import Appends, Reserve, insert_run
 from holdfast.store.sqlite.connections import Connections
 from holdfast.store.sqlite.file import DAMAGED, examine
-from holdfast.store.sqlite.schedules import SQLiteAgents, SQLiteLimits, SQLiteSchedules
-from holdfast.store.sqlite.snapshots import SQLiteSnapshots
+from holdfast.store.sqlite.tables import (
+    SQLiteAgents,
+    SQLiteLimits,
+    SQLiteSchedules,
+    SQLiteSnapshots,
+)
 from holdfast.store.wakeups import Wakeups
 
 POLL_SECONDS: Final = (0.005, 0.25)

@@ -17,7 +17,7 @@ from holdfast.core.policy import Budget, Limits
 from holdfast.core.state import RunState
 from holdfast.errors import Conflict, InvalidInput, NotFound, NotNow
 from holdfast.store.base import Store
-from holdfast.views.positions import ranges
+from holdfast.views.state import ranges
 from holdfast.web.auth import require
 from holdfast.web.pages.inbox import json_of
 from holdfast.web.pages.refusals import message_of, ways_on

@@ -13,7 +13,7 @@ from holdfast.core import cron
 from holdfast.doctor import examine
 from holdfast.errors import HoldfastError
 from holdfast.store.base import Schedule
-from holdfast.views.tally import fleet as read_fleet
+from holdfast.views.fleet import fleet as read_fleet
 from holdfast.web.auth import require
 from holdfast.web.pages.render import page
 from holdfast.web.pages.site import Site

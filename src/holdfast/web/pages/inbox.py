@@ -18,7 +18,7 @@ from holdfast import control, views
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.base import RunRow, Store
-from holdfast.views.inbox_page import inbox as read_inbox
+from holdfast.views.open_requests import inbox as read_inbox
 from holdfast.web.auth import require
 from holdfast.web.pages import edits
 from holdfast.web.pages.render import linker, page

@@ -15,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
-from holdfast.views.tally import Tally
+from holdfast.views.fleet import Tally
 from holdfast.web.api.events import HEADERS, RETRY_MILLISECONDS, message, resumed
 from holdfast.web.api.requests import Refused
 from holdfast.web.auth import identify, principal_of, require

@@ -15,7 +15,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import NotFound
 from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import TERMINAL_STATUSES, Store
-from holdfast.views.moments import around
+from holdfast.views.state import around
 from holdfast.web.auth import require
 from holdfast.web.pages import chart
 from holdfast.web.pages.render import page

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import InvalidInput
+from holdfast.views.fleet import MOST, Tally
 from holdfast.views.search_result import SearchResult, search
-from holdfast.views.tally import MOST, Tally
 from holdfast.web.auth import require
 from holdfast.web.pages.chart import spark_svg
 from holdfast.web.pages.render import page

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from holdfast.errors import InvalidInput
 from holdfast.store.base import Store
-from holdfast.views.tally import Tally, tally
+from holdfast.views.fleet import Tally, tally
 from holdfast.web.api.events import Streams
 from holdfast.web.context import Server
 from holdfast.web.reader import RunView

@@ -1,16 +1,23 @@
-"""How many runs there are of each status, and how many started and ended lately. Counts stop at a limit.
+"""What a store's fleet is doing: which agents the store knows, how many runs there are of each status, how many started and ended
+lately, and which workers there are.
 
-Rows only, in pages: no log is read, and no count of a whole table.
+Of runs only rows are read, in pages: no log, and no count of a whole table. Counts stop at a limit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from msgspec import Struct, field
+
+from holdfast.core.registration import Registration
 from holdfast.store.base import MICROSECONDS, Filter, RunRow, Store
 from holdfast.views.listing import shown_status
 from holdfast.waiting import is_for_people, is_in_doubt
+
+# ── counts ───────────────────────────────────────────────────────────────────────────────────
+
 
 MOST: Final = 1000
 """Counts stop here."""
@@ -115,3 +122,49 @@ def fleet(store: Store) -> Fleet:
         first = min([*times, oldest.get(agent, now)])
         queues.append(AgentQueue(agent, max(1, len(times)), first, overdue, is_more))
     return Fleet(now, [WorkerInfo(name, rows) for name, rows in sorted(held.items())], queues, lost)
+
+
+# ── agents ───────────────────────────────────────────────────────────────────────────────────
+
+
+class AgentInfo(Struct, frozen=True):
+    """An agent of a store. One that no worker has registered is known by name only, and cannot be started by it."""
+
+    name: str
+    is_registered: bool = False
+    version: str = ""
+    """The version that was registered last."""
+    versions: tuple[str, ...] = ()
+    """All registered versions, the last registered first."""
+    registered_at: int | None = None
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """The JSON Schema of its input."""
+    stages: tuple[str, ...] = ()
+
+
+def agents(store: Store) -> list[AgentInfo]:
+    """The agents that the store knows, by name."""
+    found: dict[str, AgentInfo] = {}
+    known = store.agents.all()
+    for one in known:
+        if one.name in found:
+            continue
+        versions = tuple(x.code_version for x in known if x.name == one.name)
+        try:
+            says = Registration.decode(one.data)
+        except ValueError:  # a newer Holdfast wrote it, or something else did
+            says = Registration(one.name, one.code_version)
+        found[one.name] = AgentInfo(
+            one.name,
+            True,
+            one.code_version,
+            versions,
+            one.registered_at,
+            says.description,
+            says.parameters,
+            says.stages,
+        )
+    for name in store.agents.with_runs():
+        found.setdefault(name, AgentInfo(name))
+    return sorted(found.values(), key=lambda agent: agent.name)

@@ -1,8 +1,9 @@
-"""What a fleet shares in PostgreSQL next to its runs: registered agents, schedules and limits.
+"""What a PostgreSQL schema has next to its runs: what a fleet shares (registered agents, schedules and limits), and snapshots.
 
 A transaction that counts before it takes a seat or turn locks the limit's name first, with an advisory lock
 that ends with it (so it works behind a transaction pooler). An attempt without a response may be
-repeated: at worst a turn is lost, and a limit is never exceeded.
+repeated: at worst a turn is lost, and a limit is never exceeded. Snapshots are cached folds, each family rotated by count
+and age.
 
 Not here: when a schedule is due (`core/cron.py`), how callers wait for a limit (`runtime`).
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast.store.base import RegisteredAgent, Schedule
+from holdfast.errors import NotFound
+from holdfast.store.base import LIVE, RegisteredAgent, Schedule, Snapshot, rotation_of
 from holdfast.store.checks import check_registered, check_text
 from holdfast.store.postgres.connections import Connection
 
@@ -152,3 +154,52 @@ class PostgresLimits:
 
     def leave_seat(self, name: str, holder: str) -> None:
         self._run(lambda db, _: db.change(self._q["leave_seat"], (name, holder)))
+
+
+class PostgresSnapshots:
+    """See `base.Snapshots`."""
+
+    def __init__(
+        self, run: ConnectionRunner, queries: dict[str, str], now: Callable[[], int]
+    ) -> None:
+        self._run, self._q, self._now = run, queries, now
+
+    def save(
+        self, run_id: str, snapshot: Snapshot, *, keep: int = 3, max_age_us: int | None = None
+    ) -> None:
+        live = snapshot.code_version.startswith(LIVE)
+        rotation = rotation_of(live, keep, max_age_us, self._now())
+
+        def save(db: Connection, _unsure: bool) -> None:
+            with db.pipeline():
+                db.begin()
+                found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
+                if found is None:
+                    raise NotFound(f"no run {run_id!r}")
+                db.execute(self._q["save_snapshot"], (*found, *snapshot))
+                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation})
+                db.execute("COMMIT")
+
+        self._run(save)
+
+    def newest(
+        self, run_id: str, *, at_most: int | None = None, live: bool = False
+    ) -> Snapshot | None:
+        params = (run_id, 2**62 if at_most is None else at_most, live)
+        found = self._run(lambda db, _: db.rows(self._q["snapshot"], params), write=False)
+        return Snapshot(*found[0]) if found else None
+
+    def rotate(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
+        rotations = [rotation_of(live, keep, max_age_us, self._now()) for live in (False, True)]
+
+        def rotate(db: Connection, _unsure: bool) -> int:
+            found = db.execute(self._q["lock_for_snapshot"], (run_id,)).fetchone()
+            if found is None:
+                return 0
+            gone = [
+                db.execute(self._q["rotate_snapshots"], {"run": found[0], **rotation}).fetchall()
+                for rotation in rotations
+            ]
+            return sum(map(len, gone))
+
+        return self._run(rotate)
