@@ -99,7 +99,7 @@ class Report:
 
     def show(self) -> None:
         out = sys.stdout.write
-        out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
+        out(f"\n{self.name}  ({self.rounds} rounds, medians; ± is half the interquartile range)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
             out(
@@ -157,7 +157,7 @@ def _interpreter() -> str:
     calls = 1_000_000
     seconds = min(timeit.repeat("f()", "def f(): pass", number=calls, repeat=5))
     return (
-        f"{platform.python_version()} ({seconds / calls * 1e9:.0f} ns for a call that does nothing)"
+        f"{platform.python_version()} ({seconds / calls * 1e9:.0f} ns for an empty function call)"
     )
 
 

@@ -52,7 +52,7 @@ def _write(page: Path, table: str) -> None:
 def lines(data: dict[str, Any]) -> Iterator[str]:
     """Two tables in Markdown: what has a ratio, and what is said in words."""
     rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
-    medians = " Medians; ± is half the middle half." if data["rows"] else ""
+    medians = " Medians; ± is half the interquartile range." if data["rows"] else ""
     yield (
         f"Taken on {data['taken']}: {rounds}, Python {data['python']}, {data['machine']}.{medians}"
     )
