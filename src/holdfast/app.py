@@ -320,7 +320,7 @@ class Holdfast:
     ) -> Any:
         """Resume a run: a failed one from its failed step, a paused one, or one that is waiting.
 
-        `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
+        `deadline` (seconds from now) and `budget` (those limits that are set; what was used still counts) raise its
         limits, and those of its open child runs. A run that failed by a limit needs that to continue.
 
         With `accept_new_steps`, calls that the code has added among what the run has done are made, and
@@ -436,7 +436,7 @@ class Holdfast:
     def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs that it has started are not changed."""
         if not self.store.schedules.delete(schedule_id):
-            raise NotFound(f"schedule {schedule_id!r} not found; `holdfast schedules` lists them")
+            raise NotFound(f"no schedule {schedule_id!r}; hf.schedules() lists them")
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
