@@ -387,8 +387,8 @@ class AsyncHoldfast:
         """A handle on a run that exists."""
         return self._handle(await self._read(Holdfast.handle, run_id))
 
-    def _handle(self, found: Handle[R]) -> AsyncHandle[R]:
-        return AsyncHandle(self, found.id)
+    def _handle(self, handle: Handle[R]) -> AsyncHandle[R]:
+        return AsyncHandle(self, handle.id)
 
     async def resume(
         self,

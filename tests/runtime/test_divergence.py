@@ -155,7 +155,7 @@ def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
     said = str(stopped.value)
     assert recorded in said
     assert attempted in said
-    for way_out in ("put the old code back", "run.patched(", "hf.rerun('r')", "hf.fork"):
+    for way_out in ("restore the old code", "run.patched(", "hf.rerun('r')", "hf.fork"):
         assert way_out in said
 
     hf = home.open()

@@ -326,19 +326,19 @@ class LLMAgent:
             said, self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
 
-    def _prompt(self, shown: dialogue.TruncatedDialogue, turn: int) -> Prompt:
+    def _prompt(self, dialogue_shown: dialogue.TruncatedDialogue, turn: int) -> Prompt:
         tools = tuple(use.schema for use in self._tools.values())
         on_text = self._on_text
         shows = None if on_text is None else lambda piece: on_text(clean(piece))
-        return Prompt(shown.messages, tools, turn, shows)
+        return Prompt(dialogue_shown.messages, tools, turn, shows)
 
-    def _checked(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
+    def _checked(self, reply: Reply, dialogue_shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. One that is not complete fails the step, so a resume asks again."""
-        counted = self._counted(reply, shown)
+        counted = self._counted(reply, dialogue_shown)
         check_complete(counted)
         return counted
 
-    def _counted(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
+    def _counted(self, reply: Reply, dialogue_shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"{self._model!r} must return a Reply, not {reply!r}")
@@ -351,12 +351,12 @@ class LLMAgent:
         if used is not None:
             if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
                 raise InvalidInput(f"{self._model!r} reported a negative usage: {used!r}")
-            return replace(reply, left_out=shown.left_out)
-        sent = self._tools_tokens + shown.tokens
+            return replace(reply, left_out=dialogue_shown.left_out)
+        sent = self._tools_tokens + dialogue_shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
         price = getattr(self._model, "price", None)
         usage = Usage(sent, got, price.cost(sent, got) if price is not None else 0.0)
-        return replace(reply, usage=usage, left_out=shown.left_out, estimated=True)
+        return replace(reply, usage=usage, left_out=dialogue_shown.left_out, estimated=True)
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 

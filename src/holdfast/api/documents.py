@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(ge=0, le=60)]
 Text = Annotated[str, Meta(max_length=10_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
 Cursor = Annotated[str, Meta(max_length=30, pattern=r"^[0-9]*$")]
-"""Where a page starts: `next` of the page before. Its form may change."""
+"""Where a page starts: `next` of the previous page. Its form may change."""
 
 
 class _Query(Struct, frozen=True, forbid_unknown_fields=True):
@@ -320,8 +320,8 @@ class TimelineItem(Struct, frozen=True):
     tone: str | None
 
     @classmethod
-    def of(cls, found: Moment) -> TimelineItem:
-        return cls(*found)
+    def of(cls, value: Moment) -> TimelineItem:
+        return cls(*value)
 
     def moment(self) -> Moment:
         return Moment(*astuple(self))
@@ -368,8 +368,8 @@ class ScheduleInfo(Struct, frozen=True):
     last_at: int | None = None
 
     @classmethod
-    def of(cls, found: Schedule) -> ScheduleInfo:
-        return cls(**{**found._asdict(), "input": Raw(found.input)})
+    def of(cls, value: Schedule) -> ScheduleInfo:
+        return cls(**{**value._asdict(), "input": Raw(value.input)})
 
     def schedule(self) -> Schedule:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -399,9 +399,9 @@ class DoctorReport(Struct, frozen=True):
     now: int
 
     @classmethod
-    def of(cls, found: Diagnosis) -> DoctorReport:
-        overdue = tuple(OverdueKind(*kind) for kind in found.overdue)
-        return cls(found.ok, found.findings, found.runs, found.damaged, overdue, found.now)
+    def of(cls, value: Diagnosis) -> DoctorReport:
+        overdue = tuple(OverdueKind(*kind) for kind in value.overdue)
+        return cls(value.ok, value.findings, value.runs, value.damaged, overdue, value.now)
 
     def diagnosis(self) -> Diagnosis:
         overdue = tuple(Kind(*astuple(kind)) for kind in self.overdue)

@@ -210,7 +210,7 @@ OPERATIONS: Final = (
     Operation(
         "inbox", "GET", "/inbox", "Runs that are waiting for people.", d.InboxList, d.InboxQuery
     ),
-    Operation("agents", "GET", "/agents", "The agents that the store knows.", d.AgentList),
+    Operation("agents", "GET", "/agents", "The registered agents.", d.AgentList),
     Operation("schedules", "GET", "/schedules", "All schedules.", d.ScheduleList),
     Operation("doctor", "GET", "/doctor", "Examine the store and every run in it.", d.DoctorReport),
     # ── deciding
@@ -311,7 +311,7 @@ OPERATIONS: Final = (
         "resume",
         "POST",
         _RUN + "/resume",
-        "Let a failed or paused run continue; a worker executes it.",
+        "Resume a failed or paused run; a worker executes it.",
         RunRow,
         body=d.Resume,
         problems=(*_DECIDED, "not-resumable"),
@@ -320,7 +320,7 @@ OPERATIONS: Final = (
         "rerun",
         "POST",
         _RUN + "/rerun",
-        "Start the code of a run again, with its state kept.",
+        "Start a run over from its first line, with its state kept.",
         RunRow,
         body=d.Reason,
         problems=_DECIDED,

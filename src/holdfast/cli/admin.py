@@ -83,13 +83,13 @@ def doctor(url: str | None, as_json: bool) -> None:
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Delete runs that ended longer ago: 90, 30s, 15m, 12h, 30d, 4w.",
+    help="Delete runs that ended longer ago than this: 90 (seconds), 30s, 15m, 12h, 30d, 4w.",
 )
 @click.option(
     "--keep",
     type=click.IntRange(0),
     metavar="N",
-    help="Keep the newest N of them, whatever their age.",
+    help="Keep the newest N of them, regardless of their age.",
 )
 @click.option(
     "--snapshots",
@@ -155,10 +155,10 @@ def gc(
     say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 
 
-def _age(given: str | None, option: str) -> int | None:
+def _age(age: str | None, option: str) -> int | None:
     """An age as the user wrote it, in microseconds."""
     try:
-        return None if given is None else int(text.seconds_of(given) * MICROSECONDS)
+        return None if age is None else int(text.seconds_of(age) * MICROSECONDS)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 

@@ -96,7 +96,7 @@ def list_runs(
         click.echo(f"{label}: {command(url, 'list', *first, *given, '--cursor', after)}")
 
 
-def _print_runs(found: list[RunRow], now: int) -> None:
+def _print_runs(rows: list[RunRow], now: int) -> None:
     text.table(
         ("id", "agent", "status", "changed", "waiting for"),
         [
@@ -107,7 +107,7 @@ def _print_runs(found: list[RunRow], now: int) -> None:
                 f"{text.span(now - row.updated_at)} ago",
                 _waits_for(row, now) or "–",
             )
-            for row in found
+            for row in rows
         ],
     )
 

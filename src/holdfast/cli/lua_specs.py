@@ -136,12 +136,12 @@ def _own_sentences(program: Program) -> list[StepPattern]:
     ]
 
 
-def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
+def _asked(program: Program, number: int, sentence_text: str) -> Callable[..., None]:
     """A sentence of the file: its function gets the outcome and the values, and fails by an error or `false`."""
     from holdfast.lua.convert import from_lua, to_lua
     from holdfast.lua.vm import LuaError
 
-    @sentence(said)
+    @sentence(sentence_text)
     def ask(outcome: Outcome, **values: Any) -> None:
         vm, fn = program.custom_step(number, outcome.state, outcome.run.stage)
         seen = {
@@ -154,9 +154,9 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
         try:
             result = vm.call(fn, *(to_lua(vm.lua, x) for x in (seen, *values.values())))
         except LuaError as error:
-            outcome.expect(said, error.message, holds=False)
+            outcome.expect(sentence_text, error.message, holds=False)
         else:
-            outcome.expect(said, from_lua(result), holds=result is not False)
+            outcome.expect(sentence_text, from_lua(result), holds=result is not False)
 
     return ask
 

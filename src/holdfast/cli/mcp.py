@@ -33,7 +33,7 @@ def identity_options(command: F) -> F:
     made = click.option("--allow-answers", "may_answer", is_flag=True, help=said)(command)
     said = "An agent whose tasks the client can reach too; '*' for all. Can be repeated."
     made = click.option("--allow-agent", "allowed", metavar="AGENT", multiple=True, help=said)(made)
-    said = "The agent that the client acts as. It reaches the tasks of this agent."
+    said = "The agent that the client acts as. It can reach the tasks of this agent."
     return click.option("--as", "name", metavar="NAME", help=said)(made)
 
 
@@ -78,7 +78,7 @@ def mcp(
     _check_installed()
     if http is None:
         if token_file is not None or credentials is not None or hosts:
-            raise click.UsageError("--token-file, --credentials and --allow-host go with --http.")
+            raise click.UsageError("--token-file, --credentials and --allow-host need --http.")
         _serve_stdio(url, _identity(name, allowed, may_answer))
         return
     if credentials is None:
@@ -175,7 +175,7 @@ def _token(host: str, token_file: Path | None) -> str:
 
     given = os.environ.get(TOKEN, "")
     if token_file is not None and given:
-        raise InvalidInput(f"both --token-file and {TOKEN} are given; give one of them")
+        raise InvalidInput(f"--token-file and {TOKEN} are both set; use one of them")
     if token_file is not None:
         return read_secret(token_file).strip()
     if given:
@@ -189,9 +189,9 @@ def _token(host: str, token_file: Path | None) -> str:
     return made
 
 
-def known_clients(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+def known_clients(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """For a shell's completion."""
-    return [client.name for client in clients.CLIENTS if client.name.startswith(begun)]
+    return [client.name for client in clients.CLIENTS if client.name.startswith(incomplete)]
 
 
 @mcp.command()

@@ -75,11 +75,11 @@ wait_option = click.option(
 )
 
 
-def _budget(given: tuple[str, ...]) -> Budget | None:
+def _budget(pairs: tuple[str, ...]) -> Budget | None:
     """The limits that were typed."""
     known = set(Budget.__struct_fields__)
     found: dict[str, Any] = {}
-    for text_ in given:
+    for text_ in pairs:
         name, _, number = text_.partition("=")
         try:
             found[name] = int(number) if number.isdecimal() else float(number)
@@ -481,7 +481,7 @@ def _show_what_may_repeat(state: RunState) -> None:
     ]
     if did:
         click.echo(
-            f"run {state.id} has done this, and will do it again unless its state prevents it: "
+            f"run {state.id} has made these calls, and will make them again unless its state prevents it: "
             + "; ".join(did),
             err=True,
         )

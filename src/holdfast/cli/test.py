@@ -263,9 +263,9 @@ def _crashed(
 
     shows = not tally.as_json and sys.stderr.isatty()
 
-    def progress(done: int, of: int) -> None:
+    def progress(done: int, total: int) -> None:
         if shows:
-            click.echo(f"\r  {scenario.name}: crash {done} of {of} ", nl=False, err=True)
+            click.echo(f"\r  {scenario.name}: crash {done} of {total} ", nl=False, err=True)
 
     report = explore(
         setup_of(scenario, context),
@@ -300,8 +300,8 @@ def _print(verdict: ScenarioResult, report: CrashReport | None) -> None:
             _indented(line_)
 
 
-def _indented(said: str) -> None:
-    for line in said.splitlines():
+def _indented(output: str) -> None:
+    for line in output.splitlines():
         click.echo(f"          {text.visible(line)}")
 
 

@@ -150,9 +150,9 @@ def _nothing(_: bytes) -> None:
     return None
 
 
-def _record(found: d.RecordedEvent) -> Record:
-    data = bytes(memoryview(found.data))
-    return Record(found.seq, found.time, found.epoch, found.kind, data, bytes.fromhex(found.hash))
+def _record(event: d.RecordedEvent) -> Record:
+    data = bytes(memoryview(event.data))
+    return Record(event.seq, event.time, event.epoch, event.kind, data, bytes.fromhex(event.hash))
 
 
 def read_recorded(run_id: str, data: bytes) -> tuple[Record, Event]:
@@ -172,43 +172,47 @@ class EventPage:
     next: int
 
 
-def result_of(found: views.Outcome) -> Value:
+def result_of(outcome: views.Outcome) -> Value:
     """The result of a run that has ended, or the error that it ended with."""
-    if found.result is not None:
-        return found.result
-    if found.error is None:
-        raise cancelled_error(found.run_id, found.by, found.why, found.root)
-    error = found.error
-    raise outcome_error(found.run_id, found.reason, error.type, error.message, found.root)
+    if outcome.result is not None:
+        return outcome.result
+    if outcome.error is None:
+        raise cancelled_error(outcome.run_id, outcome.by, outcome.why, outcome.root)
+    error = outcome.error
+    raise outcome_error(outcome.run_id, outcome.reason, error.type, error.message, outcome.root)
 
 
-def not_yet(found: views.Outcome) -> RunBusy:
-    return RunBusy(found.run_id, found.waiting_for or "a worker", "ask again later")
+def not_yet(outcome: views.Outcome) -> RunBusy:
+    return RunBusy(
+        outcome.run_id,
+        outcome.waiting_for or "a worker",
+        f"call hf.result({outcome.run_id!r}) again later",
+    )
 
 
-def large_values(found: Any) -> list[str]:
+def large_values(value: Any) -> list[str]:
     """The hashes of what is stored outside the log, in something found in a state."""
-    if isinstance(found, Value):
-        return [found.blob] if found.blob else []
+    if isinstance(value, Value):
+        return [value.blob] if value.blob else []
     parts = (
-        found.values()
-        if isinstance(found, dict)
-        else found
-        if isinstance(found, list | tuple)
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
         else ()
     )
     return [hash_ for part in parts for hash_ in large_values(part)]
 
 
-def filled(found: Any, blobs: Mapping[str, bytes]) -> Any:
+def filled(value: Any, blobs: Mapping[str, bytes]) -> Any:
     """The same as `views.value`, with what was fetched."""
-    if isinstance(found, Value):
-        return values.decode(blobs[found.blob] if found.blob else found.json)
-    if isinstance(found, dict):
-        return {key: filled(part, blobs) for key, part in found.items()}
-    if isinstance(found, list | tuple):
-        return [filled(part, blobs) for part in found]
-    return found
+    if isinstance(value, Value):
+        return values.decode(blobs[value.blob] if value.blob else value.json)
+    if isinstance(value, dict):
+        return {key: filled(part, blobs) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [filled(part, blobs) for part in value]
+    return value
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────
@@ -360,7 +364,7 @@ _INBOX: Final = _reads(d.InboxList)
 
 
 def agents() -> ApiCall[list[views.AgentInfo]]:
-    """The agents that the store knows."""
+    """The registered agents."""
 
     def read(data: bytes) -> list[views.AgentInfo]:
         return msgspec.json.decode(data, type=d.AgentList).items
@@ -386,8 +390,8 @@ def doctor() -> ApiCall[Diagnosis]:
 # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _body(given: msgspec.Struct) -> bytes:
-    return values.encode_struct(given)
+def _body(document: msgspec.Struct) -> bytes:
+    return values.encode_struct(document)
 
 
 def _plain(value: Any) -> Any:
@@ -395,8 +399,8 @@ def _plain(value: Any) -> Any:
     return values.lower(value)
 
 
-def _budget(given: Budget | None) -> d.BudgetGiven | None:
-    return None if given is None else d.BudgetGiven(**msgspec.structs.asdict(given))
+def _budget(budget: Budget | None) -> d.BudgetGiven | None:
+    return None if budget is None else d.BudgetGiven(**msgspec.structs.asdict(budget))
 
 
 def _acts(verb: str, run_id: str, body: msgspec.Struct) -> ApiCall[None]:
@@ -505,7 +509,7 @@ def patch(
     if isinstance(changes, StatePatch):
         if gone:
             raise InvalidInput(
-                "delete=… works with new values of run.state, not with another kind of patch"
+                "delete=… needs new values of run.state; it cannot be combined with another kind of patch"
             )
         body = d.PatchGiven(knowledge=msgspec.to_builtins(changes), key=key, why=why)
     elif isinstance(changes, Mapping):

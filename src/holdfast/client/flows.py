@@ -32,7 +32,7 @@ def resume(
     deadline: float | None = None,
     budget: Budget | None = None,
 ) -> Flow[Any]:
-    """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
+    """Resume a failed or paused run; a worker executes it. With `wait`, its result is returned."""
     yield calls.resume(run_id, deadline, budget, accept_new_steps, why)
     return (yield from result(run_id)) if wait else None
 
@@ -123,10 +123,10 @@ def items(
     return found
 
 
-def _whole(run_id: str, kept: KeptItem) -> Flow[Item]:
+def _whole(run_id: str, item: KeptItem) -> Flow[Item]:
     """An item with its value, which may be stored outside the log."""
-    if kept.is_bytes:
-        content: Any = yield calls.large_value(run_id, kept.value.blob)
+    if item.is_bytes:
+        content: Any = yield calls.large_value(run_id, item.value.blob)
     else:
-        content = yield from value(run_id, kept.value)
-    return Item(kept.collection, kept.key, content, kept.version, kept.seq, kept.time)
+        content = yield from value(run_id, item.value)
+    return Item(item.collection, item.key, content, item.version, item.seq, item.time)

@@ -170,9 +170,9 @@ def _canonical(value: e.Value) -> bytes:
     return values.canonical(values.decode(value.json))
 
 
-def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], held: str) -> None:
+def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], digest: str) -> None:
     def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
-        return RunUpdate([new], None, blobs, held)
+        return RunUpdate([new], None, blobs, digest)
 
     update_run(store, run_id, decide)

@@ -193,7 +193,7 @@ def set_limits(store: Store, run_id: str, limits: Limits, *, by: str = "", why: 
     """Change the limits of a run that has not completed, and of its child runs that have not.
 
     A run that failed by a limit can continue then. The deadline counts from now. Of the budget, what is given replaces
-    what is recorded; what was used counts on.
+    what is recorded; what was used still counts.
     """
     row = store.get(run_id)
     if row is not None and row.parent:

@@ -102,8 +102,8 @@ class Ops:
     def json_encode(self, value: Any = None) -> bytes:
         return json.dumps(from_lua(value, "Json.encode"), ensure_ascii=False).encode()
 
-    def json_decode(self, given: Any = None) -> Any:
-        said = word(given, "Json.decode: the value")
+    def json_decode(self, text: Any = None) -> Any:
+        said = word(text, "Json.decode: the value")
         if sum(map(said.count, "[{,")) > NODES_MAX:
             raise InvalidInput(f"Json.decode: more than {NODES_MAX:,} parts")
         try:

@@ -64,17 +64,17 @@ def problems_of(path: Path) -> list[LuaProblem]:
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
 
-def _problem(said: str, file: str) -> LuaProblem:
-    said, _, stack = (said.partition(" cannot be loaded: ")[2] or said).partition(
+def _problem(text: str, file: str) -> LuaProblem:
+    text, _, stack = (text.partition(" cannot be loaded: ")[2] or text).partition(
         "\nstack traceback"
     )
-    place = _PLACE.match(said)
+    place = _PLACE.match(text)
     if place is not None and place["file"] == file:
         return LuaProblem(int(place["line"]), place["says"])
     required = re.search(
         rf"{re.escape(file)}:(\d+): ", stack
     )  # an error in a module that it requires
-    return LuaProblem(int(required[1]) if required else 1, said)
+    return LuaProblem(int(required[1]) if required else 1, text)
 
 
 def _words(source: str) -> Iterator[_Word]:

@@ -29,7 +29,7 @@ Key = Annotated[
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=100, description="How many to return.")]
-Cursor = Annotated[str, Meta(max_length=100, description="`next` of the page before.")]
+Cursor = Annotated[str, Meta(max_length=100, description="`next` of the previous page.")]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -153,10 +153,10 @@ class HandOverTask(Keyed, kw_only=True):
 A = TypeVar("A", bound=Arguments)
 
 
-def read(given: Any, kind: type[A]) -> A:
+def read(arguments: Any, kind: type[A]) -> A:
     """Arguments as their type, or InvalidInput that names the path."""
     try:
-        return msgspec.convert({} if given is None else given, kind)
+        return msgspec.convert({} if arguments is None else arguments, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidInput(f"wrong arguments: {error}") from None
 

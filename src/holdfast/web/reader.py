@@ -156,16 +156,16 @@ class RunReader:
         self._trim()
         return found
 
-    def _row_and_state(self, store: Store, run_id: str, kept: _Kept) -> tuple[RunRow, RunState]:
+    def _row_and_state(self, store: Store, run_id: str, cached: _Kept) -> tuple[RunRow, RunState]:
         """Both of one moment: if they differ because the run was written in between, they are read again."""
-        if not _is_still(store, run_id, kept.head):
-            kept.reset(run_id)  # it was deleted, and there is another one
+        if not _is_still(store, run_id, cached.head):
+            cached.reset(run_id)  # it was deleted, and there is another one
         while True:
             row = row_of(store, run_id)
             try:
-                state = kept.advance(store, run_id)
+                state = cached.advance(store, run_id)
             except BaseException:  # also an interrupt: what was folded half must not be continued
-                kept.reset(run_id)
+                cached.reset(run_id)
                 raise
             damage = contradiction(row, state)
             if damage is None:
@@ -201,11 +201,11 @@ def _brief(state: RunState) -> RunState:
     return replace(state, calls=kept, left_out=len(calls) - len(kept))
 
 
-def _with_calls_of(state: RunState, before: RunState, shown: RunState) -> RunState:
+def _with_calls_of(state: RunState, before: RunState, brief: RunState) -> RunState:
     """The whole state as the brief one is shown: only calls that are not over can differ."""
-    changed = {id(a): b for a, b in zip(before.calls, shown.calls, strict=True) if a is not b}
+    changed = {id(a): b for a, b in zip(before.calls, brief.calls, strict=True) if a is not b}
     calls = tuple(changed.get(id(c), c) for c in state.calls) if changed else state.calls
-    return replace(state, status=shown.status, calls=calls)
+    return replace(state, status=brief.status, calls=calls)
 
 
 def _is_still(store: Store, run_id: str, head: Head) -> bool:

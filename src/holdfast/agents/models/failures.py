@@ -89,9 +89,9 @@ def _model_error(
 
 
 def _by_status(
-    status: int, said: str, error: Exception, provider: str, key_variable: str
+    status: int, detail: str, error: Exception, provider: str, key_variable: str
 ) -> ModelError:
-    text = f"{provider} returned {status}: {said}"
+    text = f"{provider} returned {status}: {detail}"
     out_of_money = getattr(error, "code", None) == "insufficient_quota"
     if (status in (408, 409, 429) or status >= 500) and not out_of_money:
         headers = getattr(getattr(error, "response", None), "headers", {})

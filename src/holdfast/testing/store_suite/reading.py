@@ -65,7 +65,7 @@ def the_last_restart_is_found(bench: Bench) -> None:
 
 
 def pages(
-    bench: Bench, *filters: Filter, limit: int, between: Callable[[], object] = lambda: None
+    bench: Bench, *filters: Filter, limit: int, between_pages: Callable[[], object] = lambda: None
 ) -> list[str]:
     """All ids, page by page, with something happening between the pages."""
     found: list[str] = []
@@ -75,7 +75,7 @@ def pages(
         found += [row.id for row in page]
         expect(len(found) < 1000, "the pages come to an end")
         cursor = page[-1].cursor
-        between()
+        between_pages()
     return found
 
 
@@ -91,7 +91,7 @@ def runs_are_listed_newest_first_page_by_page(bench: Bench) -> None:
         bench.append(ids[next(added) % 23])
 
     for limit in (1, 5, 23, 100):
-        found = pages(bench, limit=limit, between=meanwhile)
+        found = pages(bench, limit=limit, between_pages=meanwhile)
         same(ids[::-1], [run_id for run_id in found if run_id in ids], f"pages of {limit}")
         same(len(found), len(set(found)), "runs listed twice")
     same([], bench.store.runs(limit=0))

@@ -139,7 +139,7 @@ def _cursor(after: str) -> int | None:
     if not after:
         return None
     if len(after) > 18:  # beyond what a store counts to
-        raise InvalidInput(f"after={after} is not a cursor; pass `next` of the page before")
+        raise InvalidInput(f"after={after} is not a cursor; pass `next` of the previous page")
     return int(after)
 
 
@@ -375,7 +375,7 @@ def _changes(b: d.PatchGiven) -> tuple[control.Patch, StatePatch | None]:
         raise InvalidInput(f"knowledge: {error}") from None
     if b.operations is not None:
         if b.set or b.delete or knowledge is not None:
-            raise InvalidInput("operations do not go together with set, delete or knowledge")
+            raise InvalidInput("operations cannot be combined with set, delete or knowledge")
         return b.operations, None
     if knowledge is not None and not b.set and not b.delete:
         return knowledge, None

@@ -20,16 +20,16 @@ S = TypeVar("S", bound=msgspec.Struct)
 class Refused(Exception):
     """A request that is refused before anything is done; `found` says why."""
 
-    def __init__(self, found: Problem, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(found.detail)
-        self.found, self.headers = found, dict(headers or {})
+    def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(problem.detail)
+        self.found, self.headers = problem, dict(headers or {})
 
 
 def read_query(request: Request, kind: type[S]) -> S:
     """The query parameters. Each may be given once."""
     given = dict(request.query_params)
     if len(given) != len(request.query_params.multi_items()):
-        raise Refused(problem("invalid-query", 422, "a query parameter is given twice"))
+        raise Refused(problem("invalid-query", 422, "a query parameter occurs twice"))
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -138,15 +138,15 @@ async def _ended(server: Server, run_id: str, seconds: float) -> views.Outcome:
         await server.feed.wait(run_id, head, left)
 
 
-def encoded(found: Any) -> bytes:
+def encoded(result: Any) -> bytes:
     """A result as JSON."""
-    if isinstance(found, RunState):
-        return snapshot.to_json(found)
-    if isinstance(found, msgspec.Struct):
-        return values.encode_struct(found)
-    return msgspec.json.encode(found)
+    if isinstance(result, RunState):
+        return snapshot.to_json(result)
+    if isinstance(result, msgspec.Struct):
+        return values.encode_struct(result)
+    return msgspec.json.encode(result)
 
 
-def _lines(found: Iterator[str]) -> Iterator[bytes]:
-    for line in found:
+def _lines(lines: Iterator[str]) -> Iterator[bytes]:
+    for line in lines:
         yield line.encode() + b"\n"

@@ -47,23 +47,21 @@ async def run(site: Site, request: Request) -> Response:
 
     acting = (await site.server.call(planned(True))).acting
     if acting > TYPED_ABOVE and form.get("typed", "").replace(",", "").strip() != str(acting):
-        raise InvalidInput(
-            f"type {acting} to confirm that so many runs are meant; nothing was done"
-        )
+        raise InvalidInput(f"type {acting} to confirm the number of runs; nothing was done")
     found = await site.server.call(planned(False))
     site.server.feed.nudge()
     return page(request, "bulk.html", **_shown(found, query, runs))
 
 
-def _shown(found: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
-    does = f"to {found.verb}" if found.dry_run else _DONE[found.verb]
-    counts = Counter((o.why and f"skipped, {o.why}") or does for o in found.outcomes)
+def _shown(report: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
+    does = f"to {report.verb}" if report.dry_run else _DONE[report.verb]
+    counts = Counter((o.why and f"skipped, {o.why}") or does for o in report.outcomes)
     return {
-        "found": found,
+        "found": report,
         "query": query,
         "chosen": runs,
-        "examples": found.outcomes[:EXAMPLES] if found.dry_run else found.outcomes,
+        "examples": report.outcomes[:EXAMPLES] if report.dry_run else report.outcomes,
         "counts": counts.most_common(8),
         "typed_above": TYPED_ABOVE,
-        "done_word": _DONE[found.verb],
+        "done_word": _DONE[report.verb],
     }

@@ -27,9 +27,9 @@ class ArgumentField:
         return min(12, max(1, self.text.count("\n") + 1 + len(self.text) // 80))
 
 
-def fields(shown: dict[str, Any]) -> list[ArgumentField]:
+def fields(arguments: dict[str, Any]) -> list[ArgumentField]:
     """The arguments that were shown, as fields."""
-    return [_field(name, value) for name, value in shown.items()]
+    return [_field(name, value) for name, value in arguments.items()]
 
 
 def _field(name: str, value: Any) -> ArgumentField:
@@ -55,9 +55,9 @@ def _is_typable(text: str) -> bool:
     return visible(text, lines=True) == text and "\r" not in text
 
 
-def given(shown: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
+def given(arguments: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     """The arguments that a person has typed; InvalidInput says which one is wrong."""
-    return {field.name: _value(field, shown[field.name], form) for field in fields(shown)}
+    return {field.name: _value(field, arguments[field.name], form) for field in fields(arguments)}
 
 
 def _value(field: ArgumentField, before: Any, form: dict[str, str]) -> Any:

@@ -161,35 +161,35 @@ async def decide(site: Site, request: Request) -> Response:
     return RedirectResponse(link("inbox", did=said), 303)
 
 
-def _approve(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _approve(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     args = json_of(form["args"], "the arguments") if "args" in form else None
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("the arguments must be a JSON object")
     why, digest = form.get("why", ""), form.get("digest", "")
-    control.approve(store, run_id, asked, args=args, by=by, why=why, digest=digest)
+    control.approve(store, run_id, request, args=args, by=by, why=why, digest=digest)
     how = "Approved" if args is None else "Approved as edited"
     return f"{how}. {run_id} continues as soon as a worker claims it."
 
 
-def _reject(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _reject(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     control.reject(
-        store, run_id, asked, by=by, why=form.get("why", ""), digest=form.get("digest", "")
+        store, run_id, request, by=by, why=form.get("why", ""), digest=form.get("digest", "")
     )
     return f"Rejected. {run_id} continues with the rejection as soon as a worker claims it."
 
 
-def _answer(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _answer(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     value: Any = form.get("value", "")
     if form.get("as") == "json":
         value = json_of(value, "the answer")
-    control.answer(store, run_id, value, asked, by=by, why=form.get("why", ""))
+    control.answer(store, run_id, value, request, by=by, why=form.get("why", ""))
     return f"Answered. {run_id} continues as soon as a worker claims it."
 
 
-def _resolve(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
-    step = asked.removeprefix("step-")
+def _resolve(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
+    step = request.removeprefix("step-")
     if not step.isdecimal():
-        raise NotFound(f"{asked!r} is not a call in doubt")
+        raise NotFound(f"{request!r} is not a call in doubt")
     how, why = form.get("how", ""), form.get("why", "")
     if how == "done":
         result = json_of(form.get("result") or "null", "the result")

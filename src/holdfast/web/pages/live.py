@@ -68,14 +68,14 @@ async def run_live(site: Site, request: Request) -> Response:
     return _stream(site, request, _run_updates(site, request, start))
 
 
-async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[bytes]:
+async def _run_updates(site: Site, request: Request, after: int) -> AsyncIterator[bytes]:
     run_id, tab = request.path_params["run_id"], request.query_params.get("tab", "timeline")
     yield b"retry: %d\n\n" % RETRY_MILLISECONDS
     status = ""
     while True:
         running = status == "running"
         changed = await site.server.feed.wait(
-            run_id, seen, RUNNING_SECONDS if running else BEAT_SECONDS
+            run_id, after, RUNNING_SECONDS if running else BEAT_SECONDS
         )
         try:
             view = await site.view(run_id)
@@ -85,12 +85,12 @@ async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator
         if not changed and not running and view.status == status:
             yield b": still here\n\n"
             continue
-        seen, status = view.state.seq, view.status
+        after, status = view.state.seq, view.status
         shown = await head(site, request, view, tab)
         values = timeline_values(request, view) if tab == "timeline" else {}
-        yield message("", html(request, "run/live.html", **shown, **values).encode(), seen)
+        yield message("", html(request, "run/live.html", **shown, **values).encode(), after)
         if view.row.status in TERMINAL_STATUSES:
-            yield message("end", view.row.status.encode(), seen)
+            yield message("end", view.row.status.encode(), after)
             return
         await asyncio.sleep(APART_SECONDS)
 

@@ -138,8 +138,8 @@ async def call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
     }
 
 
-def _is_within(time: int, found: Call, now: int) -> bool:
-    return found.started_at <= time <= (found.ended_at or now)
+def _is_within(time: int, call: Call, now: int) -> bool:
+    return call.started_at <= time <= (call.ended_at or now)
 
 
 # ── state through time ───────────────────────────────────────────────────────────────────────
@@ -252,10 +252,12 @@ async def usage(site: Site, request: Request) -> Response:
     state, spending = view.state, view.spending
     tokens, cost = state.usage.input_tokens + state.usage.output_tokens, state.usage.cost_usd
 
-    def points(of: Any, most: float) -> list[tuple[float, float]]:
+    def points(value_of: Any, highest: float) -> list[tuple[float, float]]:
         many = len(spending)
         return (
-            [((n + 0.5) / many, of(s.total) / most) for n, s in enumerate(spending)] if most else []
+            [((n + 0.5) / many, value_of(s.total) / highest) for n, s in enumerate(spending)]
+            if highest
+            else []
         )
 
     charts = {
