@@ -70,7 +70,7 @@ class Row:
     def verdict(self) -> str:
         if self.is_met is None:
             return ""
-        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {_said(self.is_met)}"
+        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {_verdict(self.is_met)}"
 
 
 class Report:
@@ -108,7 +108,7 @@ class Report:
                 f"   ratio {share:5.2f}{row.verdict()}\n"
             )
         for what, value, ok in self.facts:
-            out(f"  {what:44} {value}{'' if ok is None else '  ' + _said(ok)}\n")
+            out(f"  {what:44} {value}{'' if ok is None else '  ' + _verdict(ok)}\n")
         out(f"  {self._goals()}\n")
         self.keep()
 
@@ -138,7 +138,7 @@ class Report:
                 {
                     "what": r.what,
                     "ours": r.ours.values,
-                    "beside": r.theirs.name,
+                    "compared_with": r.theirs.name,
                     "theirs": r.theirs.values,
                     "ratio": ratio(r.ours, r.theirs),
                     "goal": r.goal,
@@ -181,7 +181,7 @@ class Progress:
         sys.stderr.flush()
 
 
-def _said(met: bool) -> str:
+def _verdict(met: bool) -> str:
     return "met" if met else "MISSED"
 
 

@@ -2,7 +2,7 @@
 
 Each piece of work is done by its own process, so that its memory is its own: iterations with one step
 each (time per iteration along the way, memory at the end), a loop that was interrupted after so many
-iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, beside LangGraph's
+iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, compared with LangGraph's
 savers on the same work. All of it on SQLite and on PostgreSQL.
 
 A disk has slow moments, and most of an iteration is waiting for it. So the raw database commits rows of the
@@ -107,12 +107,12 @@ def _by_tenth(seconds: list[float], each: int) -> list[float]:
     return [round(sum(part) / len(part) / each * 1e6, 1) for part in parts]
 
 
-def _walk(url: str, n: int, beside: str) -> dict[str, Any]:
-    is_file = beside.startswith("sqlite:///")
+def _walk(url: str, n: int, raw_url: str) -> dict[str, Any]:
+    is_file = raw_url.startswith("sqlite:///")
     raw = (
-        RawSQLite(Path(beside.removeprefix("sqlite:///")), ROW_BYTES)
+        RawSQLite(Path(raw_url.removeprefix("sqlite:///")), ROW_BYTES)
         if is_file
-        else RawPostgres(beside, ROW_BYTES)
+        else RawPostgres(raw_url, ROW_BYTES)
     )
     along = Along(n, raw)
     PASSED.append(along)
@@ -173,7 +173,7 @@ class Place:
     fresh: Callable[[], str]
 
 
-def _child(work: str, url: str, n: int, beside: str = "") -> dict[str, Any] | None:
+def _child(work: str, url: str, n: int, raw_url: str = "") -> dict[str, Any] | None:
     """What its own process measured, and by how much the database grew; None if it could not.
 
     What it says on its way and what it stumbles over are shown at once.
@@ -181,7 +181,7 @@ def _child(work: str, url: str, n: int, beside: str = "") -> dict[str, Any] | No
     sys.stderr.write(f"  {work} {n:,}, {url.partition(':')[0]}\n")
     before = bytes_on_disk(url)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.loop", work, url, str(n), beside],
+        [sys.executable, "-m", "bench.loop", work, url, str(n), raw_url],
         stdout=subprocess.PIPE,
         text=True,
         check=False,

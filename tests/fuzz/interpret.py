@@ -612,10 +612,10 @@ def _acc(state: AgentState) -> int:
     return int(state.memory.notes.get("acc", 0))
 
 
-def _next(state: AgentState, seen: int) -> AgentState:
-    after = state.with_note("acc", seen)
+def _next(state: AgentState, count: int) -> AgentState:
+    after = state.with_note("acc", count)
     if state.iteration >= LOOP_ITERATIONS:
-        return after.to_done(seen)
+        return after.to_done(count)
     return after.to_executing() if state.phase != "executing" else after.to_reflecting()
 
 

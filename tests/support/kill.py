@@ -292,7 +292,7 @@ def _judge(
     evidence: Evidence,
     last: Lived,
     reference: Lived | None,
-    wanted: Any,
+    expected: Any,
     kills: list[int],
     reference_id: str = "",
 ) -> None:
@@ -305,7 +305,7 @@ def _judge(
             mine = str(scenario.essence(last.result)).replace(evidence.run_id, "ID")
             theirs = str(scenario.essence(reference.result)).replace(reference_id, "ID")
             assert mine == theirs, mine
-            assert logical(evidence) == wanted, (logical(evidence), wanted)
+            assert logical(evidence) == expected, (logical(evidence), expected)
     except AssertionError as broken:
         raise AssertionError(f"{scenario.name}, killed at {kills}: {broken}") from None
     for child in evidence.store.runs(limit=50, which=_children(evidence.run_id)):
