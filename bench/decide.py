@@ -56,7 +56,7 @@ def asks(run: Run, n: int, rounds: int) -> int:
     for i in range(n):
         one(i)
     for number in range(rounds):
-        run.approve("Go on?")
+        run.approve("Continue?")
         run.ask("Which one?")
         run.wait_for("more")
         ring(number)

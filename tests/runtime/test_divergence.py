@@ -407,7 +407,7 @@ def test_items_mapped_in_threads_that_were_added_stop_before_any_new_effect(home
 
 
 def test_a_task_that_was_started_and_has_made_no_call_continues(home: Any) -> None:
-    """The log says that it was started, so its first call is no addition."""
+    """It is recorded as started, so its first call is not an addition."""
 
     @agent(name="unjoined")
     async def main(run: AsyncRun) -> Any:

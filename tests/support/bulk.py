@@ -1,4 +1,4 @@
-"""Very many runs, put into a store past its doors, because creating them one by one takes minutes."""
+"""Very many runs, written to the tables of a store directly, because creating them one by one takes minutes."""
 
 from __future__ import annotations
 
