@@ -271,6 +271,18 @@ def test_a_byte_order_mark_and_a_line_for_the_shell_are_skipped(
     )
 
 
+def test_validate_finds_the_line_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    """The place is read from Lua's error, not from the sentence around it."""
+    folder = tmp_path / "it cannot be loaded: here"
+    folder.mkdir()
+    path = folder / "a.tac"
+    path.write_text("\nStages(5)\nProcedure { function() end }\n")
+
+    (problem,) = problems_of(path)
+
+    assert (2, True) == (problem.line, problem.says.startswith("Stages takes a list of names"))
+
+
 def test_validate_accepts_multiple_assignment_and_bytes_that_are_not_text(
     tmp_path: Path,
 ) -> None:

@@ -23,7 +23,7 @@ from holdfast.store.checks import check_whole
 from holdfast.store.pages import all_runs
 from holdfast.views.content import FIELDS, Content, read_content
 from holdfast.views.listing import SHOWN_STATUSES, shown
-from holdfast.waiting import is_for_people
+from holdfast.waiting import is_for_people, is_in_doubt
 
 READ_MAX: Final = 20_000
 """So many runs are looked at for one page."""
@@ -208,6 +208,8 @@ def _matches(row: RunRow, term: Term) -> bool:
 def _is_waiting(row: RunRow, word: str) -> bool:
     if word == "people":
         return is_for_people(row.waiting_kinds)
+    if word == "doubt":
+        return row.status == "waiting" and is_in_doubt(row.waiting_kinds)
     return row.status == "waiting" and word.lower() in row.waiting_for.lower()
 
 

@@ -22,7 +22,7 @@ VIEWS: Final = (
     ("All", "", ""),
     ("Running", "status:running", "running"),
     ("Waiting for people", "status:waiting waiting:people", "people"),
-    ("In doubt", 'status:waiting waiting:"a decision"', "doubt"),
+    ("In doubt", "status:waiting waiting:doubt", "doubt"),
     ("Failed, 24 h", "status:failed since:24h", "failed"),
     ("Not progressing", "status:interrupted,quarantined,paused", "stuck"),
 )
