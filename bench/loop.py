@@ -62,7 +62,7 @@ def talker(_: Run, state: AgentState, until: int) -> AgentState:
 # ── what its own process does ───────────────────────────────────────────────────────────
 
 
-class Along:
+class Progress:
     """When a walk came to each hundredth of its way, and how long the raw database took there."""
 
     def __init__(self, n: int, raw: RawSQLite | RawPostgres) -> None:
@@ -92,7 +92,7 @@ class Along:
 
 
 _Clocks = tuple[float, float]
-PASSED: Final[list[Along]] = []
+PASSED: Final[list[Progress]] = []
 """Where the walk of this process notes its times; empty when it is resumed."""
 
 
@@ -114,7 +114,7 @@ def _walk(url: str, n: int, raw_url: str) -> dict[str, Any]:
         if is_file
         else RawPostgres(raw_url, ROW_BYTES)
     )
-    along = Along(n, raw)
+    along = Progress(n, raw)
     PASSED.append(along)
     with Holdfast(url) as hf:
         try:

@@ -538,7 +538,7 @@ def _llm_tools(world: World, is_async: bool) -> list[Callable[..., Any]]:
 # ── agents ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Cast:
+class AgentSet:
     """The agents of some programs, declared in this process."""
 
     def __init__(self, programs: Sequence[Program], world: World, insert: str) -> None:
@@ -625,4 +625,4 @@ def input_of(program: Program, run_id: str) -> dict[str, Any]:
     return {"goal" if is_goal else "label": run_id}
 
 
-__all__ = ["Cast", "ProgramError", "family", "input_of"]
+__all__ = ["AgentSet", "ProgramError", "family", "input_of"]

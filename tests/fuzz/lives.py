@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fuzz.interpret import Cast, input_of
+from fuzz.interpret import AgentSet, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
@@ -77,9 +77,9 @@ class Stage:
         return World(self.folder)
 
     @cached_property
-    def cast(self) -> Cast:
+    def cast(self) -> AgentSet:
         """Declared once, in the process that forks the others."""
-        return Cast(list(self.programs.values()), self.world, INSERT[self.store])
+        return AgentSet(list(self.programs.values()), self.world, INSERT[self.store])
 
     def dice(self, name: str) -> random.Random:
         return random.Random(f"{self.seed}:{name}")

@@ -78,7 +78,7 @@ class _Act(Struct, frozen=True):
     calls: tuple[ToolRequest, ...]
 
 
-class _Observed(Struct, frozen=True):
+class _Observation(Struct, frozen=True):
     """The result of a tool call, as the model gets it."""
 
     text: str
@@ -250,7 +250,7 @@ class LLMAgent:
                 return reply.text
             names = [call.name for call in reply.tool_calls]
             run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
-            observed: list[_Observed] = yield _Act(reply.tool_calls)
+            observed: list[_Observation] = yield _Act(reply.tool_calls)
             for call, seen in zip(reply.tool_calls, observed, strict=True):
                 failed = {"error": True} if seen.failed else None
                 said.add(Message(Role.TOOL, seen.text, metadata=failed, tool_call_id=call.id))
@@ -360,9 +360,9 @@ class LLMAgent:
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 
-    def _act(self, call: ToolRequest) -> _Observed:
+    def _act(self, call: ToolRequest) -> _Observation:
         found = self._read(call)
-        if isinstance(found, _Observed):
+        if isinstance(found, _Observation):
             return found
         use, arguments = found
         try:
@@ -370,9 +370,9 @@ class LLMAgent:
         except CallFailed as failed:
             return self._failed(failed)
 
-    async def _act_async(self, call: ToolRequest) -> _Observed:
+    async def _act_async(self, call: ToolRequest) -> _Observation:
         found = self._read(call)
-        if isinstance(found, _Observed):
+        if isinstance(found, _Observation):
             return found
         use, arguments = found
         try:
@@ -380,27 +380,29 @@ class LLMAgent:
         except CallFailed as failed:
             return self._failed(failed)
 
-    def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observed:
+    def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observation:
         """The tool and its arguments; or what to tell a model that asked for what there is not."""
         use = self._tools.get(call.name)
         if use is None:
             known = ", ".join(self._tools) or "none"
-            return _Observed(
+            return _Observation(
                 f"error: unknown tool {call.name!r}; known tools: {known}", failed=True
             )
         try:
             return use, use.read(call.arguments)
         except WrongArguments as wrong:
-            return _Observed(self._cut(f"error: {call.name} was not called: {wrong}"), failed=True)
+            return _Observation(
+                self._cut(f"error: {call.name} was not called: {wrong}"), failed=True
+            )
 
-    def _seen(self, result: Any) -> _Observed:
+    def _seen(self, result: Any) -> _Observation:
         plain = values.lower(result, typed=True)
-        return _Observed("done" if plain is None else self._cut(dialogue.text_of(plain)))
+        return _Observation("done" if plain is None else self._cut(dialogue.text_of(plain)))
 
-    def _failed(self, failed: CallFailed) -> _Observed:
+    def _failed(self, failed: CallFailed) -> _Observation:
         if isinstance(failed, Rejected) and self._on_reject == "fail":
             raise failed
-        return _Observed(self._cut(f"error: {failed}"), failed=True)
+        return _Observation(self._cut(f"error: {failed}"), failed=True)
 
     def _cut(self, text: str) -> str:
         """A long text without its middle; the log has the whole."""

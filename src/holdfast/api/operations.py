@@ -36,7 +36,7 @@ class Operation:
     path: str
     summary: str
     result: Any
-    query: type[Struct] = d.Nothing
+    query: type[Struct] = d.NoQuery
     body: type[Struct] | None = None
     status: int = 200
     media: Media = "json"
@@ -256,7 +256,7 @@ OPERATIONS: Final = (
         "POST",
         "/runs",
         "Start a run of a registered agent, for workers.",
-        d.Started,
+        d.StartResult,
         d.WaitQuery,
         d.Start,
         201,
@@ -276,8 +276,8 @@ OPERATIONS: Final = (
         "PATCH",
         _RUN + "/state",
         "Change what a run knows; needs If-Match.",
-        d.Patched,
-        body=d.PatchGiven,
+        d.PatchResult,
+        body=d.PatchRequest,
         problems=("no-such-run", "not-now", "conflict", "precondition-required"),
     ),
     Operation(
@@ -406,7 +406,7 @@ OPERATIONS: Final = (
         "DELETE",
         _RUN,
         "Delete a run that has ended.",
-        d.Deleted,
+        d.DeleteResult,
         problems=("no-such-run", "not-now"),
     ),
     Operation(
@@ -427,7 +427,7 @@ OPERATIONS: Final = (
         "DELETE",
         "/schedules/{schedule_id}",
         "Delete a schedule.",
-        d.Deleted,
+        d.DeleteResult,
         problems=("not-found",),
     ),
 )

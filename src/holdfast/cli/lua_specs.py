@@ -21,7 +21,7 @@ from holdfast.testing.spec import Scenario, SpecContext, known_sentences, read_s
 from holdfast.testing.step_matcher import (
     Outcome,
     StepPattern,
-    Unmet,
+    UnmetExpectation,
     json_or_text,
     sentence,
     sentences_in,
@@ -116,7 +116,7 @@ def _output_should_not_be(outcome: Outcome, field: str, value: Any) -> None:
 def _one_of(expects: Callable[..., None], outcome: Outcome, key: str, value: Any) -> None:
     *others, last = _forms(value)
     for form in others:
-        with contextlib.suppress(Unmet):
+        with contextlib.suppress(UnmetExpectation):
             return expects(outcome, key, form)
     return expects(outcome, key, last)
 

@@ -100,7 +100,7 @@ class Token(NamedTuple):
     who: Identity
 
 
-class CredentialGiven(msgspec.Struct, forbid_unknown_fields=True, rename={"name": "as"}):
+class CredentialEntry(msgspec.Struct, forbid_unknown_fields=True, rename={"name": "as"}):
     """An entry of the --credentials file."""
 
     name: str
@@ -152,7 +152,7 @@ def _read_credentials(path: Path) -> list[Token]:
     from holdfast.mcp.http import read_secret
 
     try:
-        found = msgspec.json.decode(read_secret(path), type=list[CredentialGiven])
+        found = msgspec.json.decode(read_secret(path), type=list[CredentialEntry])
     except msgspec.DecodeError as error:
         raise InvalidInput(
             f'{path} must be a list such as [{{"as": "writer", "token": "…"}}]: {error}'

@@ -243,14 +243,14 @@ def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
             time.sleep(OPENING_PAUSE_SECONDS)
 
 
-class _Visible(logging.Formatter):
+class _VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return text.visible(super().format(record), lines=True)
 
 
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
+    handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s"))
     log = logging.getLogger("holdfast")
     log.handlers[:] = [handler]
     log.setLevel(logging.WARNING)

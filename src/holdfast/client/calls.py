@@ -399,8 +399,8 @@ def _plain(value: Any) -> Any:
     return values.lower(value)
 
 
-def _budget(budget: Budget | None) -> d.BudgetGiven | None:
-    return None if budget is None else d.BudgetGiven(**msgspec.structs.asdict(budget))
+def _budget(budget: Budget | None) -> d.BudgetLimits | None:
+    return None if budget is None else d.BudgetLimits(**msgspec.structs.asdict(budget))
 
 
 def _acts(verb: str, run_id: str, body: msgspec.Struct) -> ApiCall[None]:
@@ -417,7 +417,7 @@ def start(
     budget: Budget | None,
     why: str,
     version: str | None = None,
-) -> ApiCall[d.Started]:
+) -> ApiCall[d.StartResult]:
     # The id is made here if none is given, so that a request whose answer was lost can be made again.
     if not isinstance(agent, str):
         raise InvalidInput(
@@ -435,7 +435,7 @@ def start(
         version=version,
         why=why,
     )
-    return ApiCall(operation("start"), _reads(d.Started), body=_body(body))
+    return ApiCall(operation("start"), _reads(d.StartResult), body=_body(body))
 
 
 def approve(
@@ -511,13 +511,13 @@ def patch(
             raise InvalidInput(
                 "delete=… needs new values of run.state; it cannot be combined with another kind of patch"
             )
-        body = d.PatchGiven(knowledge=msgspec.to_builtins(changes), key=key, why=why)
+        body = d.PatchRequest(knowledge=msgspec.to_builtins(changes), key=key, why=why)
     elif isinstance(changes, Mapping):
         lowered = {name: _plain(value) for name, value in changes.items()}
-        body = d.PatchGiven(set=lowered, delete=gone, key=key, why=why)
+        body = d.PatchRequest(set=lowered, delete=gone, key=key, why=why)
     else:
-        body = d.PatchGiven(operations=_plain(list(changes)), delete=gone, key=key, why=why)
-    read = _reads(d.Patched)
+        body = d.PatchRequest(operations=_plain(list(changes)), delete=gone, key=key, why=why)
+    read = _reads(d.PatchResult)
     version = "*" if expected is None else f'"{expected}"'
     return ApiCall(
         operation("patch"),

@@ -99,7 +99,7 @@ class SpecText(Struct, frozen=True):
     line: int
 
 
-class Declared(Struct):
+class Declarations(Struct):
     """Everything that a file declares."""
 
     stages: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Declared(Struct):
 
 def read_declared(
     vm: Vm, *, path: Path, source: bytes, project: Project, models: Mapping[str, Model]
-) -> Declared:
+) -> Declarations:
     """What the loaded file declares."""
     return _Reader(vm, path, source, project, models).all()
 
@@ -124,9 +124,9 @@ class _Reader:
     ) -> None:
         self._vm, self._path, self._source = vm, path, source
         self._project, self._models = project, models
-        self._found = Declared()
+        self._found = Declarations()
 
-    def all(self) -> Declared:
+    def all(self) -> Declarations:
         readers: dict[str, Callable[[str | None, Any, int], None]] = {
             "Tool": self._tool,
             "Agent": self._agent,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
-from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
+from holdfast.lua.declared import MAIN, Declarations, ProcedureDecl, ToolDecl, at, read_declared
 from holdfast.lua.files import Project, code_of
 from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
@@ -84,7 +84,7 @@ class Program:
         vm.load(self.source, self.path.name)
         return vm
 
-    def _declared(self) -> Declared:
+    def _declared(self) -> Declarations:
         ops = Ops(self, "while the file is loaded; use it inside a procedure")
         try:
             return read_declared(

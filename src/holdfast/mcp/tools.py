@@ -181,7 +181,7 @@ def _add_questions(call: McpCall) -> Data:
     return _patched(call, Changes({}, (), StatePatch(questions=tuple(args.questions))))
 
 
-def _facts(who: Identity, items: list[schemas.FactGiven]) -> Any:
+def _facts(who: Identity, items: list[schemas.FactInput]) -> Any:
     if any(x.key == documents.HANDED_OVER for x in items):
         raise InvalidInput(f"{documents.HANDED_OVER!r} is recorded by hand_over_task only")
     return operations.facts(who, [(x.key, x.value, x.source) for x in items])

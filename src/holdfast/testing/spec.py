@@ -39,7 +39,7 @@ from holdfast.testing.step_matcher import (
     Outcome,
     RecordedCall,
     StepPattern,
-    Unmet,
+    UnmetExpectation,
     json_or_text,
     sentences_in,
 )
@@ -413,7 +413,7 @@ def judge(scenario: Scenario, outcome: Outcome) -> ScenarioResult:
     for line in scenario.checks:
         try:
             line(outcome)
-        except Unmet as unmet:
+        except UnmetExpectation as unmet:
             return ScenarioResult(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
             return ScenarioResult(

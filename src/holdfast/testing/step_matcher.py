@@ -1,7 +1,7 @@
 """The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
 
 A sentence is a function with a pattern. Some set a scene up (they are given the `ScenarioSetup`), the others
-ask its outcome (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
+ask its outcome (they are given the `Outcome`, and fail with `UnmetExpectation`). An agent's file may hold
 sentences of its own:
 
     from holdfast.testing import Outcome, sentence
@@ -42,7 +42,7 @@ _KINDS: Final = {
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz'-/"
 
 
-class Unmet(AssertionError):
+class UnmetExpectation(AssertionError):
     """What a spec expects did not come true."""
 
     def __init__(self, expected: str, actual: str) -> None:
@@ -186,7 +186,7 @@ class Outcome(Struct, frozen=True):
     def expect(expected: str, actual: Any, holds: bool) -> None:
         """Fail with both sides if it does not hold."""
         if not holds:
-            raise Unmet(expected, actual if isinstance(actual, str) else shown(actual))
+            raise UnmetExpectation(expected, actual if isinstance(actual, str) else shown(actual))
 
     def calls_of(self, name: str) -> list[RecordedCall]:
         found = [call for call in self.calls if call.name == name]

@@ -30,7 +30,7 @@ from holdfast.web.api import routes as api
 from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, ClientLimits, Server, TrustedProxy
 from holdfast.web.credentials import Credential, Credentials, default_file
 from holdfast.web.guard import Guard
-from holdfast.web.mounted import Make, Mounted
+from holdfast.web.mounted import Make, MountedApp
 from holdfast.web.problems import MCP_PATH, is_for_programs, problem_response
 
 
@@ -64,7 +64,7 @@ def create_app(
 
 def app_of(server: Server, mcp: Make | None = None) -> Starlette:
     """The application of a server."""
-    mounted = [] if mcp is None else [Mounted(server, mcp, "mcp")]
+    mounted = [] if mcp is None else [MountedApp(server, mcp, "mcp")]
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, name="healthz"),
         *signin.routes(server),

@@ -88,7 +88,7 @@ class RunView:
         return tuple(heapq.nsmallest(limit, later, key=lambda call: call.step))
 
 
-class _Kept:
+class _CachedState:
     """One run that is kept. Its lock is held while it is read."""
 
     def __init__(self, run_id: str) -> None:
@@ -128,7 +128,7 @@ class RunReader:
     """The runs that were read last. Safe in threads."""
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _CachedState] = OrderedDict()
         self._max_events = max_events
         self._lock = threading.Lock()
 
@@ -156,7 +156,9 @@ class RunReader:
         self._trim()
         return found
 
-    def _row_and_state(self, store: Store, run_id: str, cached: _Kept) -> tuple[RunRow, RunState]:
+    def _row_and_state(
+        self, store: Store, run_id: str, cached: _CachedState
+    ) -> tuple[RunRow, RunState]:
         """Both of one moment: if they differ because the run was written in between, they are read again."""
         if not _is_still(store, run_id, cached.head):
             cached.reset(run_id)  # it was deleted, and there is another one
@@ -173,11 +175,11 @@ class RunReader:
             if row == row_of(store, run_id):
                 raise damage
 
-    def _entry(self, run_id: str) -> _Kept:
+    def _entry(self, run_id: str) -> _CachedState:
         with self._lock:
             kept = self._kept.get(run_id)
             if kept is None:
-                kept = self._kept[run_id] = _Kept(run_id)
+                kept = self._kept[run_id] = _CachedState(run_id)
             self._kept.move_to_end(run_id)
             return kept
 

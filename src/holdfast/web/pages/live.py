@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
 from holdfast.views.tally import Tally
 from holdfast.web.api.events import HEADERS, RETRY_MILLISECONDS, message, resumed
-from holdfast.web.api.requests import Refused
+from holdfast.web.api.requests import RequestRefused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
 from holdfast.web.pages.render import html
@@ -39,7 +39,7 @@ def _stream(site: Site, request: Request, body: AsyncIterator[bytes]) -> Respons
     name = principal_of(request).name
     try:
         site.streams.enter(name)
-    except Refused as refused:
+    except RequestRefused as refused:
         return problem_response(refused.found, refused.headers)
 
     async def send() -> AsyncIterator[bytes]:
@@ -63,7 +63,7 @@ async def run_live(site: Site, request: Request) -> Response:
     assert seen is not None
     try:
         start = resumed(request.headers.get("last-event-id", ""), seen)
-    except Refused as refused:
+    except RequestRefused as refused:
         return problem_response(refused.found, refused.headers)
     return _stream(site, request, _run_updates(site, request, start))
 
