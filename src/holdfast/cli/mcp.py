@@ -39,10 +39,10 @@ def identity_options(command: F) -> F:
 
 def http_options(command: F) -> F:
     """`--http` and what goes with it."""
-    said = "A host name under which clients reach --http, beyond localhost. Can be repeated."
+    said = "A host name of the --http server other than localhost. Can be repeated."
     made = click.option("--allow-host", "hosts", metavar="HOST", multiple=True, help=said)(command)
     file = click.Path(path_type=Path, dir_okay=False)
-    said = "A file of mode 600 with several tokens for --http, each with its own identity (JSON)."
+    said = "A JSON file of mode 600 with several tokens for --http, each with its own identity."
     made = click.option("--credentials", type=file, help=said)(made)
     said = f"A file of mode 600 with the bearer token for --http; or set {TOKEN}."
     made = click.option("--token-file", type=file, help=said)(made)
@@ -136,9 +136,7 @@ def _serve_http(
 
     host, port = _place(where)
     if not is_loopback(host) and not hosts:
-        raise InvalidInput(
-            f"other machines can reach {host}: give the names under which they do with --allow-host"
-        )
+        raise InvalidInput(f"other machines can reach {host}: set its host names with --allow-host")
     accepted = known([BearerToken.of(x.token, x.who) for x in tokens])
     with existing_store(url) as store:
         app = McpApp(store, accepted, hosts=(*LOOPBACK, *hosts))

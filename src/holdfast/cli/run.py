@@ -57,7 +57,7 @@ lease_option = click.option(
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the run stays reserved if this process dies.",
+    help="How long the run stays reserved after this process dies.",
 )
 deadline_option = click.option(
     "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
@@ -386,12 +386,12 @@ def run(
     "--override",
     multiple=True,
     type=click.Choice(CHECKS),
-    help="Resume although this check fails: the run is too old, or of another version of its agent.",
+    help="Resume even if this check fails: the run is too old, or of another version of its agent.",
 )
 @click.option(
     "--accept-new-steps",
     is_flag=True,
-    help="Execute calls that the code adds among the recorded ones; a renamed call counts as added.",
+    help="Execute calls that the code has added between recorded ones; a renamed call counts as added.",
 )
 @deadline_option
 @budget_option

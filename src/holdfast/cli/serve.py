@@ -38,7 +38,7 @@ PORT = 8350
     multiple=True,
     metavar="FILE",
     shell_complete=python_files,
-    help="Also run a worker for the agents of this file; may be repeated.",
+    help="Also run a worker for the agents of this file; can be repeated.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option(
@@ -46,7 +46,7 @@ PORT = 8350
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name under which browsers reach the server; may be repeated.",
+    help="A host name of the server; can be repeated.",
 )
 @click.option(
     "--trust-user-header",
@@ -59,7 +59,7 @@ PORT = 8350
     "proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="The address of that proxy; may be repeated.",
+    help="The address of that proxy; can be repeated.",
 )
 @click.option(
     "--proxy-role",
@@ -149,9 +149,7 @@ def _refuse_open_server(
             f"other machines can reach {host}, so credentials are needed; create one with `{create}`"
         )
     if not hosts:
-        raise InvalidInput(
-            f"other machines can reach {host}: give the names under which they do with --allow-host"
-        )
+        raise InvalidInput(f"other machines can reach {host}: set its host names with --allow-host")
 
 
 def _proxy(header: str | None, proxies: tuple[str, ...], role: str | None) -> TrustedProxy | None:

@@ -273,7 +273,7 @@ def _log_to_stderr() -> None:
     type=click.Choice(("latest", "all", "none")),
     default="latest",
     show_default=True,
-    help="Which missed times to start a run for, after a period without workers.",
+    help="For which missed times to start a run, after a period without workers.",
 )
 @store_option
 @json_option

@@ -76,7 +76,7 @@ def registered(store: Store, agent: str, version: str | None = None) -> Registra
                 return Registration.decode(found.data)
             except ValueError as error:
                 raise NotFound(
-                    f"the registration of agent {agent!r} cannot be read ({error}); start its worker again"
+                    f"the registration of agent {agent!r} cannot be read ({error}); restart its worker"
                 ) from None
     versions = [found.code_version for found in known if found.name == agent]
     if versions:

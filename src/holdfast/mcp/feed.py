@@ -148,7 +148,7 @@ class Feed:
                 watch.is_dirty = False
                 await watch.notify()
         except Exception:  # noqa: BLE001  (a subscriber that has gone must not end the feed)
-            _log.debug("a subscriber has gone", exc_info=True)
+            _log.debug("a subscriber disconnected", exc_info=True)
             self._watches.discard(watch)
         finally:
             watch.is_busy = False

@@ -101,10 +101,10 @@ def patch(
     """Change what a task knows; whether the patch is new. Costs no more the longer the task's log is."""
     reachable(store, who, task_id)
     if changes.is_empty:
-        raise InvalidInput("the patch is empty; give at least one field to change")
+        raise InvalidInput("the patch is empty; set at least one field")
     if (changes.state or changes.delete) and _is_loop(store, task_id):
         raise InvalidInput(
-            f"task {task_id!r} is a loop: it has facts, questions, notes and a plan, and no state keys"
+            f"task {task_id!r} is a loop: it has facts, questions, notes and a plan, but no state keys"
         )
     try:
         return control.patch(
@@ -219,7 +219,7 @@ def resume(store: Store, who: Identity, task_id: str, *, key: str = "") -> None:
     row = reachable(store, who, task_id)
     if row.status in ("paused", "quarantined"):
         raise NotNow(
-            f"task {task_id!r} is {row.status}: only a person can continue it, with `holdfast resume FILE {task_id}`"
+            f"task {task_id!r} is {row.status}: only a person can resume it, with `holdfast resume FILE {task_id}`"
         )
     if row.status == "completed":
         raise NotNow(f"task {task_id!r} is already completed")

@@ -115,7 +115,7 @@ def runs(store: Store, ask: Ask) -> d.RunList:
     q = ask.query
     if q.q:
         if q.status or q.agent or q.parent:
-            raise InvalidInput("write status:, agent: and parent: into q, or leave q out")
+            raise InvalidInput("put status:, agent: and parent: into q, or leave q out")
         hits = views.search(store, q.q, limit=q.limit, cursor=_cursor(q.after))
         return d.RunList(hits.runs, _next(hits.next), hits.stopped, hits.looked)
     found = views.runs(

@@ -35,7 +35,7 @@ def fields(arguments: dict[str, Any]) -> list[ArgumentField]:
 def _field(name: str, value: Any) -> ArgumentField:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if REDACTED in text:
-        return ArgumentField(name, "fixed", REDACTED, "redacted: it stays as it is")
+        return ArgumentField(name, "fixed", REDACTED, "redacted: it cannot be edited")
     if isinstance(value, str) and _is_typable(value):
         return ArgumentField(name, "text", value)
     hint = (
@@ -69,7 +69,7 @@ def _value(field: ArgumentField, before: Any, form: dict[str, str]) -> Any:
     try:
         return json.loads(typed)
     except ValueError as error:
-        raise InvalidInput(f"{field.name} is not JSON: {error}; a text needs quotes") from None
+        raise InvalidInput(f"{field.name} is not JSON: {error}; text needs quotes") from None
     except RecursionError:
         raise InvalidInput(f"{field.name} is nested too deeply") from None
 

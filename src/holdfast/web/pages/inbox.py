@@ -217,7 +217,7 @@ def json_of(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidInput(
-            f'{what} is not JSON: {error}; a text needs quotes, such as "yes"'
+            f'{what} is not JSON: {error}; text needs quotes, such as "yes"'
         ) from None
     except RecursionError:
         raise InvalidInput(f"{what} is nested too deeply") from None
