@@ -245,7 +245,7 @@ def at(run_id: str, step: int, when: Literal["before", "after"] = "after") -> Ap
 
 
 def diff(run_id: str, step_a: int, step_b: int) -> ApiCall[list[views.Change]]:
-    """What changed in what the agent knew between the ends of two steps."""
+    """What changed in the state between the ends of two steps."""
 
     def read(data: bytes) -> list[views.Change]:
         items = msgspec.json.decode(data, type=d.ChangeList).items
@@ -342,8 +342,8 @@ _RUNS: Final = _reads(d.RunList)
 def search(
     query: str, *, limit: int = 50, cursor: int | None = None
 ) -> ApiCall[views.SearchResult]:
-    """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
-    cut (`stopped`) is continued with `cursor=found.next`."""
+    """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. If a search
+    stopped early (`stopped`), continue it with `cursor=found.next`."""
 
     def read(data: bytes) -> views.SearchResult:
         page = _RUNS(data)
@@ -457,7 +457,7 @@ def reject(run_id: str, request: str = "", *, why: str = "", digest: str = "") -
 
 
 def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> ApiCall[None]:
-    """Answer the question that the run asks."""
+    """Answer a question of the run."""
     return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
 
 
@@ -571,7 +571,7 @@ def fork(
 
 
 def import_run(lines: Iterable[str]) -> ApiCall[bundle.ImportResult]:
-    """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
+    """Import a run that `export` wrote. It is validated first. A run that had not ended is paused."""
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
     return ApiCall(operation("import"), _reads(bundle.ImportResult), body=content)
 
@@ -586,7 +586,7 @@ def bulk(
     why: str = "",
 ) -> ApiCall[BulkReport]:
     """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
-    `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+    pass `newest` of that report to exclude runs that were created since. At most 1,000 runs at once."""
     body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
     return ApiCall(operation("bulk"), _reads(BulkReport), body=_body(body))
 
@@ -630,13 +630,13 @@ def record(agent: str, input: Mapping[str, Any], *, id: str, why: str) -> ApiCal
 
 
 def finish(run_id: str, result: Any = None) -> ApiCall[None]:
-    """End a run that another program executes. One that has ended stays as it is."""
+    """End a run that another program executes. A run that has already ended is not changed."""
     return _acts("finish", run_id, d.Finish(result=_plain(result)))
 
 
 def put_item(run_id: str, collection: str, key: str, value: Any) -> ApiCall[bool]:
-    """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded. The same value under the same
-    key is not recorded again; another value is the key's next version."""
+    """Store a value (JSON or bytes) in a run, under a key. Returns whether anything was recorded. The same value under
+    the same key is not recorded again; another value is the key's next version."""
     if isinstance(value, bytes | bytearray | memoryview):
         body = d.PutItem(collection=collection, key=key, data=bytes(value))
     else:
@@ -647,7 +647,7 @@ def put_item(run_id: str, collection: str, key: str, value: Any) -> ApiCall[bool
 
 
 def delete_item(run_id: str, collection: str, key: str) -> ApiCall[bool]:
-    """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+    """Delete the item that is stored under a key. Returns whether there was one. Earlier values stay in the run's log."""
     return _of_run("delete_item", run_id, _changed, collection=collection, key=key)
 
 

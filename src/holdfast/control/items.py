@@ -109,7 +109,7 @@ def delete(store: Store, run_id: str) -> None:
 def put_item(
     store: Store, run_id: str, collection: str, key: str, value: Any, *, by: str = ""
 ) -> bool:
-    """Keep a value (JSON, or bytes) under a key; whether anything was recorded. The same value again is not."""
+    """Store a value (JSON or bytes) under a key. Returns whether anything was recorded: the same value again is not."""
     is_bytes = isinstance(value, bytes | bytearray | memoryview)
     found = log.wrap_blob(bytes(value)) if is_bytes else log.wrap(values.encode(value))
     return _put(store, run_id, collection, key, *found, is_bytes=is_bytes, by=by)

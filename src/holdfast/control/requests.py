@@ -82,7 +82,7 @@ def approve(
 def reject(
     store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
 ) -> None:
-    """Say no to what the run asks for."""
+    """Reject a request of the run."""
     _decide_approval(store, run_id, request, False, by, why, digest)
 
 
@@ -189,7 +189,7 @@ def answer(
     by: str = "",
     why: str = "",
 ) -> bool:
-    """Answer the question that the run asks.
+    """Answer a question of the run.
 
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
     False if an answer with this key was recorded before.

@@ -133,7 +133,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
-    """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+    """What changed in the state between the ends of two steps. Step 0 is the beginning."""
     return changes(at(store, run_id, step_a), at(store, run_id, step_b))
 
 
@@ -190,7 +190,7 @@ def compare(before: Any, after: Any, path: str = "") -> list[Change]:
 
 
 def value(store: Store, run_id: str, found: Any) -> Any:
-    """Something found in a state, whole: what was too big for its event is fetched."""
+    """The full value of something in a state: a value that was too large for its event is fetched."""
     if isinstance(found, Value):
         return values.decode(read_value(store, run_id, found))
     if isinstance(found, dict):
