@@ -57,7 +57,7 @@ class SpecLine(Struct, frozen=True):
 
     place: str
     keyword: str
-    said: str
+    text: str
     sentence: StepPattern
     values: dict[str, Any]
 
@@ -204,7 +204,7 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _line(place: str, step: StepLine, patterns: list[StepPattern]) -> SpecLine:
-    said, block = step.said, _block(step.argument)
+    said, block = step.text, _block(step.argument)
     # The most exact one that fits is meant; the patterns of the others are not even compiled.
     candidates = sorted(filter(lambda x: x.may_match(said), patterns), key=lambda x: -x.weight)
     fits = ((x, values) for x in candidates if (values := x.match(said)) is not None)
@@ -260,7 +260,7 @@ def _check_order(scenario: Scenario) -> None:
             asked = line
         elif asked is not None:
             raise SpecError(
-                f"{line.place}: {line.said!r} comes after {asked.said!r}; expectations come when "
+                f"{line.place}: {line.text!r} comes after {asked.text!r}; expectations come when "
                 "everything has happened: make it a separate scenario"
             )
 
@@ -417,7 +417,7 @@ def judge(scenario: Scenario, outcome: Outcome) -> ScenarioResult:
             return ScenarioResult(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
             return ScenarioResult(
-                scenario, outcome, line, line.said, str(error) or "that was not the case"
+                scenario, outcome, line, line.text, str(error) or "that was not the case"
             )
         except HoldfastError as error:
             return ScenarioResult(scenario, outcome, line, problem=f"{line.place}: {error}")

@@ -38,10 +38,10 @@ class OpenDecision:
     since: int
     wait: Waiting | None = None
     call: Call | None = None
-    asked: Any = None
-    """What exactly is asked, decoded from the bytes that a decision is bound to."""
+    arguments: Any = None
+    """What is shown of the request, decoded from the bytes that a decision is bound to."""
     is_whole: bool = True
-    """Whether `asked` is all of it; if not, it cannot be approved here."""
+    """Whether `arguments` is all of it; if not, it cannot be approved here."""
 
     @property
     def until(self) -> int | None:
@@ -53,13 +53,13 @@ EXACT_BYTES: Final = 1024 * 1024
 
 
 def _exact(store: Store, item: OpenDecision) -> OpenDecision:
-    """The item with what exactly is asked, also if it is stored outside the log."""
+    """The item with its arguments, even if they are stored outside the log."""
     given = item.call.args if item.call is not None else item.wait.show if item.wait else None
     if given is None:
         return item
     if given.blob and given.bytes > EXACT_BYTES:
         return replace(item, is_whole=False)
-    return replace(item, asked=views.value(store, item.run_id, given))
+    return replace(item, arguments=views.value(store, item.run_id, given))
 
 
 def items_of(
@@ -77,7 +77,7 @@ def items_of(
 
 
 async def inbox(site: Site, request: Request) -> Response:
-    """Everything that people are asked for; what expires first comes first."""
+    """All open requests, sorted by when they expire."""
     require(request, "inbox")
     cursor = whole(request.query_params, "after")
     found = await site.server.call(lambda store: read_inbox(store, limit=ROWS, cursor=cursor))
@@ -124,21 +124,21 @@ async def edit(site: Site, request: Request) -> Response:
     """The arguments of a call as a form; then what was changed, to be approved."""
     require(request, "approve")
     found, _, _ = await _find(site, request)
-    if found.wait is None or not found.wait.tool or not isinstance(found.asked, dict):
+    if found.wait is None or not found.wait.tool or not isinstance(found.arguments, dict):
         raise NotFound(
             "only the arguments of a tool call that is waiting for approval can be edited"
         )
     form = await form_of(request) if request.method == "POST" else {}
-    shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.asked)}
-    args, message = found.asked, ""
+    shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.arguments)}
+    args, message = found.arguments, ""
     try:
-        args = edits.given(found.asked, form)
-        if form and args == found.asked:
+        args = edits.given(found.arguments, form)
+        if form and args == found.arguments:
             message = "Nothing was changed. To approve the call as it is, go back."
     except InvalidInput as error:
         message = str(error)
     shown |= {
-        "changes": views.compare(found.asked, args),
+        "changes": views.compare(found.arguments, args),
         "args": json.dumps(args),
         "message": message,
     }
