@@ -19,7 +19,7 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
-from holdfast.cli.progress import counted, said
+from holdfast.cli.progress import busy, counted
 from holdfast.doctor import examine
 from holdfast.gc import delete, removable, rotate_snapshots
 from holdfast.store.base import MICROSECONDS
@@ -37,7 +37,7 @@ def doctor(url: str | None, as_json: bool) -> None:
 
     Also lists runs that are due and claimed by no worker.
     """
-    with existing_store(url) as store, said("examining the store"):
+    with existing_store(url) as store, busy("examining the store"):
         found = examine(store, watch=counted)
     now = found.now
     if as_json:
@@ -227,7 +227,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url, retry=False)
     try:
-        with said(f"writing {text.count(len(packed.records), 'event')}"):
+        with busy(f"writing {text.count(len(packed.records), 'event')}"):
             done = bundle.import_run(store, packed)
     finally:
         store.close()

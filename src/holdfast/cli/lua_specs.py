@@ -131,12 +131,12 @@ def _forms(value: Any) -> list[Any]:
 
 def _own_sentences(program: Program) -> list[StepPattern]:
     return [
-        StepPattern(step.text, "outcome", _asked(program, step.number, step.text))
+        StepPattern(step.text, "outcome", _custom_sentence(program, step.number, step.text))
         for step in program.declared.steps
     ]
 
 
-def _asked(program: Program, number: int, sentence_text: str) -> Callable[..., None]:
+def _custom_sentence(program: Program, number: int, sentence_text: str) -> Callable[..., None]:
     """A sentence of the file: its function gets the outcome and the values, and fails by an error or `false`."""
     from holdfast.lua.convert import from_lua, to_lua
     from holdfast.lua.vm import LuaError

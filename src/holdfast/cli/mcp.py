@@ -132,12 +132,20 @@ def _serve_stdio(url: str | None, who: Identity) -> None:
 def _serve_http(
     url: str | None, where: str, tokens: Sequence[Token], hosts: Sequence[str], *, as_json: bool
 ) -> None:
-    from holdfast.mcp.http import LOOPBACK, PATH, BearerToken, McpApp, is_loopback, known, serve
+    from holdfast.mcp.http import (
+        LOOPBACK,
+        PATH,
+        BearerToken,
+        McpApp,
+        accept_tokens,
+        is_loopback,
+        serve,
+    )
 
     host, port = _place(where)
     if not is_loopback(host) and not hosts:
         raise InvalidInput(f"other machines can reach {host}: set its host names with --allow-host")
-    accepted = known([BearerToken.of(x.token, x.who) for x in tokens])
+    accepted = accept_tokens([BearerToken.of(x.token, x.who) for x in tokens])
     with existing_store(url) as store:
         app = McpApp(store, accepted, hosts=(*LOOPBACK, *hosts))
         names, address = [x.who.name for x in tokens], f"http://{host}:{port}{PATH}"

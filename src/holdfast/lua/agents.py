@@ -74,13 +74,13 @@ class AgentDecl(Struct, frozen=True):
 
         return LLMAgent(
             self.name,
-            model=self._asked(settings),
+            model=self._model_for(settings),
             tools=tools,
             max_turns=self.max_turns,
             step_name=self.name,
         )
 
-    def _asked(self, settings: Mapping[str, Any]) -> Model:
+    def _model_for(self, settings: Mapping[str, Any]) -> Model:
         if self.model is not None:
             return self.model
         options = {**self.settings, **settings}

@@ -351,12 +351,12 @@ def _options(spec: Any, names: tuple[str, ...], where: str) -> dict[str, Any]:
         value = from_lua(given, f"{where}: {option}")
         made = {"retry": Retry, "rate": Rate, "budget": Budget}.get(option)
         if made is not None:
-            value = _made(made, value, f"{where}: {option}")
+            value = _build(made, value, f"{where}: {option}")
         found[option] = value
     return found
 
 
-def _made(factory: Callable[..., T], value: Any, where: str) -> T:
+def _build(factory: Callable[..., T], value: Any, where: str) -> T:
     if not isinstance(value, dict | list):
         raise InvalidInput(f"{where} takes a table of options, not {value!r}")
     try:

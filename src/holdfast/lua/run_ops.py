@@ -16,7 +16,7 @@ from holdfast import InvalidInput, step
 from holdfast.core import values
 from holdfast.lua.convert import from_lua, kind_of, number_text, text, word
 from holdfast.lua.dialogue import Dialogue
-from holdfast.lua.ops import CONTENT, FILE, Ops, said
+from holdfast.lua.ops import CONTENT, FILE, Ops, log_text
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class RunOps(Ops):
         return self._lua(list(self._stages))
 
     def log(self, level: bytes, message: bytes, data: Any = None) -> None:
-        self.run.log(said(message, data), level=text(level))
+        self.run.log(log_text(message, data), level=text(level))
 
     def system_alert(self, options: Any = None) -> None:
         given = from_lua(options, "System.alert")

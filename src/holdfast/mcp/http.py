@@ -80,7 +80,7 @@ Authenticate = Callable[[str], Awaitable[Caller | None]]
 AccessDenied refuses a token that is known, with the reason."""
 
 
-def known(credentials: Sequence[BearerToken]) -> Authenticate:
+def accept_tokens(credentials: Sequence[BearerToken]) -> Authenticate:
     """Accept the tokens of a list."""
     if not credentials:
         raise InvalidInput("an MCP server over HTTP needs a token")

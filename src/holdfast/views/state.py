@@ -139,10 +139,10 @@ def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
 
 def changes(before: RunState, after: RunState) -> list[Change]:
     """What differs in what the agent knew in two states."""
-    return compare(known(before), known(after))
+    return compare(knowledge_of(before), knowledge_of(after))
 
 
-def known(state: RunState) -> dict[str, Any]:
+def knowledge_of(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
     names = (
         "state",

@@ -36,7 +36,7 @@ class CallbackError(Exception):
         super().__init__(str(error))
 
 
-def shown(on_text: OnText, text: str) -> None:
+def pass_text(on_text: OnText, text: str) -> None:
     """Give text to the caller's function, inside a `translated` block."""
     try:
         on_text(text)

@@ -22,7 +22,7 @@ from holdfast.web.auth import require
 from holdfast.web.pages.inbox import json_of
 from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import linker, page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 from holdfast.web.reader import RunView
 from holdfast.words.text import count
 
@@ -68,7 +68,7 @@ def _shown(view: RunView, action: Action, form: Form, message: str = "") -> dict
         "message": message,
         "ways": [],
         "state_json": json.dumps(views.to_plain(state.state), indent=2, ensure_ascii=False),
-        "step": whole(form, "step", state.steps),
+        "step": whole_number(form, "step", state.steps),
         "is_registered": True,
     }
 
@@ -175,7 +175,7 @@ def _says_signal(view: RunView, _: Form) -> list[str]:
 
 
 def _says_fork(view: RunView, form: Form) -> list[str]:
-    step = whole(form, "step", view.state.steps) or 0
+    step = whole_number(form, "step", view.state.steps) or 0
     following = next((c for c in view.state.calls if c.step > step), None)
     first = (
         f"step {following.step}, {following.name}" if following else f"what comes after step {step}"
@@ -267,7 +267,7 @@ def _signal(store: Store, run_id: str, form: Form, by: str) -> str:
 
 
 def _fork(store: Store, run_id: str, form: Form, by: str) -> str:
-    step = whole(form, "step")
+    step = whole_number(form, "step")
     if step is None:
         raise InvalidInput("a fork needs a step")
     new_id = form.get("id", "").strip() or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
@@ -288,7 +288,7 @@ def _patch(store: Store, run_id: str, form: Form, by: str) -> str:
     wanted = json_of(form.get("state", ""), "the state")
     if not isinstance(wanted, dict):
         raise InvalidInput("the state must be a JSON object")
-    seq = whole(form, "seq")
+    seq = whole_number(form, "seq")
     now = views.to_plain(views.get(store, run_id).state)
     changes = {k: v for k, v in wanted.items() if k not in now or now[k] != v}
     gone = [k for k in now if k not in wanted]

@@ -12,7 +12,7 @@ from holdfast.bulk import RUNS_MAX, BulkReport, check_verb, report
 from holdfast.errors import InvalidInput
 from holdfast.web.auth import require
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 
 EXAMPLES: Final = 20
 TYPED_ABOVE: Final = 100
@@ -38,7 +38,7 @@ async def run(site: Site, request: Request) -> Response:
     verb = check_verb(form.get("verb", ""))
     require(request, verb)
     query, runs = form.get("q", ""), form.get("runs", "").split()
-    newest, why = whole(form, "newest", 0) or 0, form.get("why", "")
+    newest, why = whole_number(form, "newest", 0) or 0, form.get("why", "")
 
     def planned(dry_run: bool) -> Any:
         return lambda store: report(

@@ -55,7 +55,7 @@ def _is_typable(text: str) -> bool:
     return visible(text, lines=True) == text and "\r" not in text
 
 
-def given(arguments: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
+def edited_arguments(arguments: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     """The arguments that a person has typed; InvalidInput says which one is wrong."""
     return {field.name: _value(field, arguments[field.name], form) for field in fields(arguments)}
 

@@ -22,7 +22,7 @@ from holdfast.views.inbox_page import inbox as read_inbox
 from holdfast.web.auth import require
 from holdfast.web.pages import edits
 from holdfast.web.pages.render import linker, page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 
 ROWS: Final = 30
 
@@ -79,7 +79,7 @@ def items_of(
 async def inbox(site: Site, request: Request) -> Response:
     """All open requests, sorted by when they expire."""
     require(request, "inbox")
-    cursor = whole(request.query_params, "after")
+    cursor = whole_number(request.query_params, "after")
     found = await site.server.call(lambda store: read_inbox(store, limit=ROWS, cursor=cursor))
     now = await site.server.call(lambda store: store.now())
     items = [i for x in found.items for i in items_of(x.run_id, x.agent, x.requests, x.in_doubt)]
@@ -132,7 +132,7 @@ async def edit(site: Site, request: Request) -> Response:
     shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.arguments)}
     args, message = found.arguments, ""
     try:
-        args = edits.given(found.arguments, form)
+        args = edits.edited_arguments(found.arguments, form)
         if form and args == found.arguments:
             message = "Nothing was changed. To approve the call as it is, go back."
     except InvalidInput as error:

@@ -23,7 +23,7 @@ from holdfast.web.feed import NEWEST
 from holdfast.web.pages.render import html
 from holdfast.web.pages.run import head
 from holdfast.web.pages.runs import counts_of
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 from holdfast.web.pages.timeline import timeline_values
 from holdfast.web.problems import problem_response
 
@@ -59,7 +59,7 @@ async def run_live(site: Site, request: Request) -> Response:
     """The parts of a run's page, as they change, until the run has ended."""
     require(request, "stream")
     view = await site.view(request.path_params["run_id"])
-    seen = whole(request.query_params, "seq", view.state.seq)
+    seen = whole_number(request.query_params, "seq", view.state.seq)
     assert seen is not None
     try:
         start = resumed(request.headers.get("last-event-id", ""), seen)
@@ -98,7 +98,7 @@ async def _run_updates(site: Site, request: Request, after: int) -> AsyncIterato
 async def list_live(site: Site, request: Request) -> Response:
     """Counts and the number of new runs, for the list and for the inbox."""
     require(request, "stream")
-    newest = whole(request.query_params, "newest", 0)
+    newest = whole_number(request.query_params, "newest", 0)
     assert newest is not None
     return _stream(site, request, _list_updates(site, request, newest))
 
@@ -122,7 +122,7 @@ async def _list_updates(site: Site, request: Request, newest: int) -> AsyncItera
 
 def _list_part(request: Request, tally: Tally, new: int) -> str:
     """What changes on the page that has opened the stream: the inbox, which says how many runs it shows, or the list."""
-    shown = whole(request.query_params, "people")
+    shown = whole_number(request.query_params, "people")
     if shown is not None:
         return html(request, "inbox_live.html", people=tally.counts["people"], shown=shown)
     query = request.query_params.get("q", "")

@@ -15,7 +15,7 @@ from holdfast.views.tally import MOST, Tally
 from holdfast.web.auth import require
 from holdfast.web.pages.chart import spark_svg
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 
 ROWS: Final = 50
 VIEWS: Final = (
@@ -33,7 +33,7 @@ async def list_runs(site: Site, request: Request) -> Response:
     """Runs, newest first, that match the search."""
     require(request, "runs")
     query = request.query_params.get("q", "")[:1000].strip()
-    cursor = whole(request.query_params, "after")
+    cursor = whole_number(request.query_params, "after")
     message = ""
     try:
         found = await site.server.call(

@@ -48,7 +48,7 @@ class Site:
             return self._tally[1]
 
 
-def whole(values: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+def whole_number(values: Mapping[str, str], name: str, default: int | None = None) -> int | None:
     """A whole number of a query or form; InvalidInput if it is something else."""
     text = values.get(name, "")
     if not text:
