@@ -91,7 +91,7 @@ def _all(
 
 
 class OutsideWork:
-    """A run of so many steps, and what was done to it from outside."""
+    """A run with this many steps, and the operations on it from outside."""
 
     def __init__(self, url: str, n: int, rounds: int) -> None:
         self.url, self.n, self.rounds = url, n, rounds

@@ -27,7 +27,7 @@ from bench.harness import Report, bytes_on_disk, folder, postgres_databases
 from holdfast import AgentState, Checkpoint, Holdfast, Run, RunWaiting, loop, step
 
 FLAT: Final = 1.5
-"""The last tenth of the iterations, or a resume after the most of them, may take so much more than the first."""
+"""The last tenth of the iterations, or a resume after the most of them, may take this many times as long as the first."""
 LINEAR: Final = 2.3
 """Twice the messages may take so many times the bytes."""
 MEMORY_MB: Final = 40.0
@@ -176,7 +176,7 @@ class Place:
 def _child(work: str, url: str, n: int, raw_url: str = "") -> dict[str, Any] | None:
     """What its own process measured, and by how much the database grew; None if it could not.
 
-    What it says on its way and what it stumbles over are shown at once.
+    Its progress and its errors are shown as they occur.
     """
     sys.stderr.write(f"  {work} {n:,}, {url.partition(':')[0]}\n")
     before = bytes_on_disk(url)

@@ -50,7 +50,7 @@ def _write(page: Path, table: str) -> None:
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
-    """Two tables in Markdown: what has a ratio, and what is said in words."""
+    """Two tables in Markdown: figures with a ratio, and other figures."""
     rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
     medians = " Medians; ± is half the interquartile range." if data["rows"] else ""
     yield (

@@ -2,7 +2,7 @@
 
 Every engine does each piece of work in its own process (`bench.alternatives`), one after the other
 within a round, with results of 1 KB and every commit durable. What an engine cannot do, or cannot do
-here, is said; nothing is estimated.
+here, is reported; nothing is estimated.
 """
 
 from __future__ import annotations

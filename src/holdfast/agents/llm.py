@@ -193,7 +193,7 @@ class LLMAgent:
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
         self.__doc__ = instructions or None
-        # As functions have it: where it was made. The command line tells its own agents by this.
+        # As functions have it: where it was made. The command line recognises the agents of a file by this.
         self.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)
 
     def __repr__(self) -> str:
@@ -381,7 +381,7 @@ class LLMAgent:
             return self._failed(failed)
 
     def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observation:
-        """The tool and its arguments; or what to tell a model that asked for what there is not."""
+        """The tool and its arguments; or the observation for a model that requested an unknown tool or wrong arguments."""
         use = self._tools.get(call.name)
         if use is None:
             known = ", ".join(self._tools) or "none"

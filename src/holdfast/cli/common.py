@@ -96,8 +96,7 @@ def python_files(_: click.Context, __: click.Parameter, incomplete: str) -> list
 
 
 def known_runs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
-    here: completion must not print errors."""
+    """For a shell's completion: the newest runs whose id starts with this text. Completion never prints errors."""
     from click.shell_completion import CompletionItem
 
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def counted(things: Iterable[T], what: str) -> Iterator[T]:
-    """The things, one by one; at a terminal one line counts them, and is gone at the end."""
+    """Yields the items; on a terminal, one line counts them and is erased at the end."""
     watched = sys.stderr.isatty()
     last = 0.0
     try:

@@ -73,7 +73,7 @@ def _decide(store: Store, request: views.RequestOfRun) -> bool:
 
 
 def option_or_value(text: str, wait: Waiting | None) -> Any:
-    """What a person typed: one of the options as it stands, else JSON if it reads as JSON."""
+    """What a person typed: one of the options unchanged, otherwise JSON if it is valid JSON."""
     if wait is not None and wait.options:
         return text
     return json_or_text(text)

@@ -244,7 +244,7 @@ class Job:
 
     def _failed(self, failed: RunFailed) -> NoReturn:
         state = views.brief(self.hf.store, self.run_id)
-        was_cancelled = isinstance(failed, RunCancelled)  # its message says so by itself
+        was_cancelled = isinstance(failed, RunCancelled)  # its message includes it
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
             self._json(

@@ -99,7 +99,7 @@ def state_patch(state: Mapping[str, Any], *, by: str = "", why: str = "") -> e.S
 
 
 def _resumed(events: Sequence[Event]) -> list[Event]:
-    """Failures after which the run was resumed, and the resumptions: they tell why a call that had
+    """Failures after which the run was resumed, and the resumptions: they explain why a call that had
     failed was made again, and what the code had done in between."""
     found: list[Event] = []
     failed: e.RunFailure | None = None

@@ -67,7 +67,7 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
 
 
 STOPPED: Final = ("failed", "paused", "quarantined")
-"""The statuses of runs that continue only when a person says so."""
+"""The statuses of runs that continue only when a person resumes them."""
 
 
 def check_reopen(store: Store, row: RunRow) -> None:

@@ -1,6 +1,6 @@
 """The messages of a procedure: `MessageHistory`, and what each of its agents is shown.
 
-All messages are in the run's log. One that an agent said or was told is marked with the agent's name; the others are
+All messages are in the run's log. A message from or to an agent is marked with the agent's name; the others are
 shown to all agents. `clear`, `rewind` and `keep_tail_tokens` hide messages from agents; they do not delete them.
 """
 

@@ -188,7 +188,7 @@ def listed(row: RunRow, now: int) -> dict[str, Any]:
 
 
 def step(store: Store, state: RunState, number: int) -> dict[str, Any]:
-    """One call: what was asked for and what came of it, and what the agent knew before and after."""
+    """One call: its request and outcome, and what the agent knew before and after."""
     call = state.call(number)
     if call is None:
         raise NotFound(f"task {state.id!r} has no step {number}; it has {state.steps}")

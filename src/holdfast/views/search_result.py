@@ -156,7 +156,7 @@ def search(
 
 
 def _named(store: Store, terms: list[Term], now: int) -> list[RunRow]:
-    """The run of this very id, if a search is nothing but an id: it is found however old it is."""
+    """The run with this id, if the search consists only of an id: it is found regardless of its age."""
     if len(terms) != 1 or terms[0].key not in ("", "id") or terms[0].excludes:
         return []
     rows = [store.get(word) for word in terms[0].words]

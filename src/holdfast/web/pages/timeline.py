@@ -174,7 +174,7 @@ def _drawn(rows: list[SpanRow], scale: Scale, view: RunView) -> dict[str, Any]:
 
 
 def label(row: SpanRow) -> str:
-    """What tells this call from others of its tool: its first argument."""
+    """What distinguishes this call from others of its tool: its first argument."""
     if row.args is None:
         return cut(visible(row.spans[0].text), LABEL) if row.spans and not row.step else ""
     if row.args.blob:
