@@ -225,13 +225,15 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
     report.show()
 
 
-def _on_sqlite(report: Report, here: Path, rounds: int, scale: int) -> None:
-    path, events = here / "ours.db", 100_000 // scale
-    measure(report, "SQLite", lambda: SQLiteStore(path), RawSQLite(here / "raw.db"), rounds, scale)
-    store = SQLiteStore(here / "flat.db")
+def _on_sqlite(report: Report, folder: Path, rounds: int, scale: int) -> None:
+    path, events = folder / "ours.db", 100_000 // scale
+    measure(
+        report, "SQLite", lambda: SQLiteStore(path), RawSQLite(folder / "raw.db"), rounds, scale
+    )
+    store = SQLiteStore(folder / "flat.db")
     flat(report, "SQLite", store, events)
     store.close()
-    size = (here / "flat.db").stat().st_size / events
+    size = (folder / "flat.db").stat().st_size / events
     report.fact("SQLite: bytes on disk per 1 KB event", f"{size:,.0f}", size <= 1600)
 
 

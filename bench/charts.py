@@ -37,7 +37,7 @@ def _svg(title: str, rows: list[dict[str, Any]]) -> str:
         f'<text x="8" y="15" font-weight="bold">{escape(title)}: times as fast as …</text>',
     ]
     for n, row in enumerate(rows, 1):
-        y, label = n * ROW + 4, f"{row['what']}, {row['beside']}"
+        y, label = n * ROW + 4, f"{row['what']}, {row['compared_with']}"
         good = row["goal"] is None or row["ratio"] >= row["goal"]
         start, end = sorted((at(1.0), at(row["ratio"])))
         parts += [

@@ -69,17 +69,17 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
     report.show()
 
 
-def _prepare(here: Path) -> None:
-    bare = here / "bare"
+def _prepare(folder: Path) -> None:
+    bare = folder / "bare"
     bare.write_text(BARE.format(python=sys.executable))
     bare.chmod(0o755)
-    (here / "agents.py").write_text(AGENT)
+    (folder / "agents.py").write_text(AGENT)
     code = (
         "import agents, holdfast\n"
         "with holdfast.Holdfast() as hf:\n"
         "    for n in range(50): hf.run(agents.worker, id=f'r{n}')\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=here, env=_environment(), check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, env=_environment(), check=True)
 
 
 def _environment() -> dict[str, str]:
@@ -88,7 +88,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
-def _milliseconds(here: Path, command: list[str]) -> float:
+def _milliseconds(folder: Path, command: list[str]) -> float:
     began = time.perf_counter()
-    subprocess.run(command, cwd=here, env=_environment(), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=folder, env=_environment(), check=True, stdout=subprocess.DEVNULL)
     return (time.perf_counter() - began) * 1000

@@ -56,7 +56,7 @@ def asks(run: Run, n: int, rounds: int) -> int:
     for i in range(n):
         one(i)
     for number in range(rounds):
-        run.approve("Go on?")
+        run.approve("Continue?")
         run.ask("Which one?")
         run.wait_for("more")
         ring(number)
@@ -82,7 +82,7 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
 def _all(
     report: Report, on: str, fresh: Callable[[], str], sizes: tuple[int, int], rounds: int
 ) -> None:
-    young, old = (Visit(fresh(), n, rounds).figures() for n in sizes)
+    young, old = (OutsideWork(fresh(), n, rounds).figures() for n in sizes)
     for name in (*ENDS, *WHOLE):
         few, many = young[name].median, old[name].median
         said = f"{few:,.1f} ms after {sizes[0]:,} steps, {many:,.1f} ms after {sizes[1]:,}"
@@ -90,8 +90,8 @@ def _all(
     report.keep()
 
 
-class Visit:
-    """A run of so many steps, and what was done to it from outside."""
+class OutsideWork:
+    """A run with this many steps, and the operations on it from outside."""
 
     def __init__(self, url: str, n: int, rounds: int) -> None:
         self.url, self.n, self.rounds = url, n, rounds

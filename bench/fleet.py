@@ -1,5 +1,5 @@
 """What a fleet does: runs and steps a second with 1, 2 and 4 workers, how soon a killed worker's run
-continues elsewhere, and what an idle worker asks of the database. PostgreSQL, beside other queues.
+continues elsewhere, and what an idle worker asks of the database. PostgreSQL, compared with other queues.
 
 Every engine has its own database on one server, and workers that execute ten runs at once. An engine's
 own way to notice new work is left as it is shipped. What is known is kept after each figure.

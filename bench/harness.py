@@ -70,7 +70,7 @@ class Row:
     def verdict(self) -> str:
         if self.is_met is None:
             return ""
-        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {_said(self.is_met)}"
+        return f"  goal {'≤' if self.at_most else '≥'} {self.goal:g}  {_verdict(self.is_met)}"
 
 
 class Report:
@@ -99,7 +99,7 @@ class Report:
 
     def show(self) -> None:
         out = sys.stdout.write
-        out(f"\n{self.name}  ({self.rounds} rounds, medians; ±: half the middle half)\n")
+        out(f"\n{self.name}  ({self.rounds} rounds, medians; ± is half the interquartile range)\n")
         for row in self.rows:
             share = ratio(row.ours, row.theirs)
             out(
@@ -108,7 +108,7 @@ class Report:
                 f"   ratio {share:5.2f}{row.verdict()}\n"
             )
         for what, value, ok in self.facts:
-            out(f"  {what:44} {value}{'' if ok is None else '  ' + _said(ok)}\n")
+            out(f"  {what:44} {value}{'' if ok is None else '  ' + _verdict(ok)}\n")
         out(f"  {self._goals()}\n")
         self.keep()
 
@@ -138,7 +138,7 @@ class Report:
                 {
                     "what": r.what,
                     "ours": r.ours.values,
-                    "beside": r.theirs.name,
+                    "compared_with": r.theirs.name,
                     "theirs": r.theirs.values,
                     "ratio": ratio(r.ours, r.theirs),
                     "goal": r.goal,
@@ -157,7 +157,7 @@ def _interpreter() -> str:
     calls = 1_000_000
     seconds = min(timeit.repeat("f()", "def f(): pass", number=calls, repeat=5))
     return (
-        f"{platform.python_version()} ({seconds / calls * 1e9:.0f} ns for a call that does nothing)"
+        f"{platform.python_version()} ({seconds / calls * 1e9:.0f} ns for an empty function call)"
     )
 
 
@@ -181,7 +181,7 @@ class Progress:
         sys.stderr.flush()
 
 
-def _said(met: bool) -> str:
+def _verdict(met: bool) -> str:
     return "met" if met else "MISSED"
 
 

@@ -40,7 +40,7 @@ def one(i: int) -> str:
 def long(run: Run, n: int) -> int:
     for i in range(n):
         one(i)
-    run.approve("Go on?")
+    run.approve("Continue?")
     return n
 
 

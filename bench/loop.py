@@ -2,7 +2,7 @@
 
 Each piece of work is done by its own process, so that its memory is its own: iterations with one step
 each (time per iteration along the way, memory at the end), a loop that was interrupted after so many
-iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, beside LangGraph's
+iterations and is resumed, and a dialogue that grows by a message of 1 KB per iteration, compared with LangGraph's
 savers on the same work. All of it on SQLite and on PostgreSQL.
 
 A disk has slow moments, and most of an iteration is waiting for it. So the raw database commits rows of the
@@ -27,7 +27,7 @@ from bench.harness import Report, bytes_on_disk, folder, postgres_databases
 from holdfast import AgentState, Checkpoint, Holdfast, Run, RunWaiting, loop, step
 
 FLAT: Final = 1.5
-"""The last tenth of the iterations, or a resume after the most of them, may take so much more than the first."""
+"""The last tenth of the iterations, or a resume after the most of them, may take this many times as long as the first."""
 LINEAR: Final = 2.3
 """Twice the messages may take so many times the bytes."""
 MEMORY_MB: Final = 40.0
@@ -62,7 +62,7 @@ def talker(_: Run, state: AgentState, until: int) -> AgentState:
 # ── what its own process does ───────────────────────────────────────────────────────────
 
 
-class Along:
+class Progress:
     """When a walk came to each hundredth of its way, and how long the raw database took there."""
 
     def __init__(self, n: int, raw: RawSQLite | RawPostgres) -> None:
@@ -92,7 +92,7 @@ class Along:
 
 
 _Clocks = tuple[float, float]
-PASSED: Final[list[Along]] = []
+PASSED: Final[list[Progress]] = []
 """Where the walk of this process notes its times; empty when it is resumed."""
 
 
@@ -107,14 +107,14 @@ def _by_tenth(seconds: list[float], each: int) -> list[float]:
     return [round(sum(part) / len(part) / each * 1e6, 1) for part in parts]
 
 
-def _walk(url: str, n: int, beside: str) -> dict[str, Any]:
-    is_file = beside.startswith("sqlite:///")
+def _walk(url: str, n: int, raw_url: str) -> dict[str, Any]:
+    is_file = raw_url.startswith("sqlite:///")
     raw = (
-        RawSQLite(Path(beside.removeprefix("sqlite:///")), ROW_BYTES)
+        RawSQLite(Path(raw_url.removeprefix("sqlite:///")), ROW_BYTES)
         if is_file
-        else RawPostgres(beside, ROW_BYTES)
+        else RawPostgres(raw_url, ROW_BYTES)
     )
-    along = Along(n, raw)
+    along = Progress(n, raw)
     PASSED.append(along)
     with Holdfast(url) as hf:
         try:
@@ -173,15 +173,15 @@ class Place:
     fresh: Callable[[], str]
 
 
-def _child(work: str, url: str, n: int, beside: str = "") -> dict[str, Any] | None:
+def _child(work: str, url: str, n: int, raw_url: str = "") -> dict[str, Any] | None:
     """What its own process measured, and by how much the database grew; None if it could not.
 
-    What it says on its way and what it stumbles over are shown at once.
+    Its progress and its errors are shown as they occur.
     """
     sys.stderr.write(f"  {work} {n:,}, {url.partition(':')[0]}\n")
     before = bytes_on_disk(url)
     done = subprocess.run(
-        [sys.executable, "-m", "bench.loop", work, url, str(n), beside],
+        [sys.executable, "-m", "bench.loop", work, url, str(n), raw_url],
         stdout=subprocess.PIPE,
         text=True,
         check=False,

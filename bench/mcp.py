@@ -62,7 +62,7 @@ def _measure(report: Report, database: str, url: str, count: int) -> None:
         for number in range(report.rounds):
             task = f"t{number}"  # a task per round: a log of the usual length
             _start(hf, task)
-            for series, server in ((ours, _holdfast(hf)), (theirs, Bare(task).server)):
+            for series, server in ((ours, _holdfast(hf)), (theirs, BareServer(task).server)):
                 for name, value in asyncio.run(_figures(server, task, count)).items():
                     series[name].values.append(value)
             foreign += asyncio.run(_from_elsewhere(hf, url, task, max(5, count // 50)))
@@ -168,7 +168,7 @@ async def _from_elsewhere(hf: Holdfast, url: str, task: str, count: int) -> list
     return took
 
 
-class Bare:
+class BareServer:
     """What the SDK alone gives: a dict, a version, a bus."""
 
     def __init__(self, task: str) -> None:

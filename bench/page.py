@@ -50,9 +50,9 @@ def _write(page: Path, table: str) -> None:
 
 
 def lines(data: dict[str, Any]) -> Iterator[str]:
-    """Two tables in Markdown: what has a ratio, and what is said in words."""
+    """Two tables in Markdown: figures with a ratio, and other figures."""
     rounds = "one round" if data["rounds"] == 1 else f"{data['rounds']} rounds"
-    medians = " Medians; ± is half the middle half." if data["rows"] else ""
+    medians = " Medians; ± is half the interquartile range." if data["rows"] else ""
     yield (
         f"Taken on {data['taken']}: {rounds}, Python {data['python']}, {data['machine']}.{medians}"
     )
@@ -61,13 +61,13 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
         yield "| | Holdfast | compared with | | ratio | goal |"
         yield "|---|---|---|---|---|---|"
     for row in data["rows"]:
-        yield f"| {row['what']} | {_rate(row['ours'])} | {row['beside']} | {_rate(row['theirs'])} | {_ratio(row)} |"
+        yield f"| {row['what']} | {_rate(row['ours'])} | {row['compared_with']} | {_rate(row['theirs'])} | {_ratio(row)} |"
     if data["rows"]:
         yield ""
     has_goals = any(fact["ok"] is not None for fact in data["facts"])
     yield from ("| | | goal |", "|---|---|---|") if has_goals else ("| | |", "|---|---|")
     for fact in data["facts"]:
-        yield f"| {fact['what']} | {fact['value']} |" + f" {_said(fact['ok'])} |" * has_goals
+        yield f"| {fact['what']} | {fact['value']} |" + f" {_verdict(fact['ok'])} |" * has_goals
 
 
 def _rate(values: list[float]) -> str:
@@ -79,8 +79,8 @@ def _ratio(row: dict[str, Any]) -> str:
     if goal is None:
         return f"{row['ratio']:.2f} | "
     met = row["ratio"] <= goal if row["at_most"] else row["ratio"] >= goal
-    return f"{row['ratio']:.2f} | {'≤' if row['at_most'] else '≥'} {goal:g} {_said(met)}"
+    return f"{row['ratio']:.2f} | {'≤' if row['at_most'] else '≥'} {goal:g} {_verdict(met)}"
 
 
-def _said(met: bool | None) -> str:
+def _verdict(met: bool | None) -> str:
     return "" if met is None else "met" if met else "**missed**"

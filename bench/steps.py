@@ -1,8 +1,8 @@
-"""What a step costs: Holdfast next to the raw database and beside other engines, on both stores.
+"""What a step costs: Holdfast compared with the raw database and with other engines, on both stores.
 
 Every engine does each piece of work in its own process (`bench.alternatives`), one after the other
 within a round, with results of 1 KB and every commit durable. What an engine cannot do, or cannot do
-here, is said; nothing is estimated.
+here, is reported; nothing is estimated.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Size:
     write-ahead log has grown to its size. Until then a commit takes twice as long, because the file system
     has to note that the file is longer."""
     alone: int = 1000
-    neighbour_alone: int = 200
+    alternative_alone: int = 200
     concurrent: tuple[tuple[int, int, int], ...] = ((50, 100, 100), (500, 100, 10))
-    """Runs, steps of each next to the raw database, steps of each beside alternatives."""
+    """Runs, steps of each for the raw database, steps of each for alternatives."""
     raw: int = 20_000
     resume: tuple[int, int] = (1000, 100_000)
     memory: int = 100_000
     conversation: int = 3000
     conversation_bytes: int = 1000
     loops: tuple[int, ...] = (100, 1000, 3000)
-    neighbour_loop_max: int = 1000
+    alternative_loop_max: int = 1000
     """Beyond this LangGraph's saver takes minutes, and its cost keeps growing."""
 
 
@@ -169,7 +169,7 @@ class Bench:
     # ── one run alone ────────────────────────────────────────────────────────────────────
 
     def alone(self) -> None:
-        n, n_theirs = self.size.alone, self.size.neighbour_alone
+        n, n_theirs = self.size.alone, self.size.alternative_alone
         ours, small = Series("Holdfast", "steps/s"), Series("Holdfast", "steps/s")
         raw = Series(self.place.raw.name, "commits/s")
         theirs = {c.label: Series(c.label, "steps/s") for c in self.alternatives}
@@ -321,17 +321,17 @@ class Bench:
         speakers = [c for c in self.alternatives if c.module == "langgraph"]
         for n in self.size.loops:
             ours = Series("Holdfast", "steps/s")
-            beside = speakers if n <= self.size.neighbour_loop_max else ()
-            theirs = {c.label: Series(c.label, "steps/s") for c in beside}
+            compared = speakers if n <= self.size.alternative_loop_max else ()
+            theirs = {c.label: Series(c.label, "steps/s") for c in compared}
             for _ in range(min(self.rounds, ALTERNATIVE_ROUNDS)):
                 ours.values.append(n / self._must("conversation", n)["seconds"])
-                for c in beside:
+                for c in compared:
                     if found := c.figures("conversation", n):
                         theirs[c.label].values.append(n / found["seconds"])
             self._fact(
                 f"message loop of {n:,} steps", f"{ours.median:,.0f} steps/s ±{ours.spread:.0%}"
             )
-            for c in beside:
+            for c in compared:
                 self._row(f"message loop of {n:,} steps", ours, theirs[c.label])
 
     def conversation(self) -> None:
@@ -399,12 +399,12 @@ def _with_wal(url: str) -> str:
     return url
 
 
-def _sqlite(here: Path) -> Place:
+def _sqlite(folder: Path) -> Place:
     names = iter(range(1000))
     goals = Goals(dbos_alone=9, resume={1000: 0.030, 100_000: 1.5})
-    raw = RawSQLite(here / "raw.db", STEP_BYTES)
+    raw = RawSQLite(folder / "raw.db", STEP_BYTES)
     return Place(
-        "SQLite", lambda: f"sqlite:///{here}/{next(names)}.db", raw, goals, ("dbos", "langgraph")
+        "SQLite", lambda: f"sqlite:///{folder}/{next(names)}.db", raw, goals, ("dbos", "langgraph")
     )
 
 

@@ -72,16 +72,16 @@ def main(*, rounds: int, quick: bool, databases: Sequence[str], results: Path) -
 
 
 def _measure(
-    report: Report, here: Path, *, runs: int, events: int, requests: int, seconds: float
+    report: Report, folder: Path, *, runs: int, events: int, requests: int, seconds: float
 ) -> None:
-    url = str(here / "h.db")
-    credentials = Credentials(here / "credentials.json")
+    url = str(folder / "h.db")
+    credentials = Credentials(folder / "credentials.json")
     token = credentials.create("bench", "admin")
     # A server refuses more than 30 streams of one user.
     viewers = [credentials.create(f"viewer-{n}", "viewer") for n in range(VIEWERS // VIEWERS_EACH)]
     with Holdfast(url, agents=[counting, patient]) as hf:
         _fill(hf, url, runs, events)
-        with _server(here, url) as (address, link, process):
+        with _server(folder, url) as (address, link, process):
             headers = {"authorization": f"Bearer {token}"}
             with httpx2.Client(base_url=address, headers=headers, timeout=120) as api:
                 before = _megabytes(process.pid)
@@ -123,9 +123,9 @@ _count.__name__ = "count"
 
 
 @contextmanager
-def _server(here: Path, url: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+def _server(folder: Path, url: str) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     command = [sys.executable, "-m", "holdfast.cli", "serve", "--port", "0", "--json", "--db", url]
-    with subprocess.Popen(command, cwd=here, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         said = json.loads(process.stderr.readline())
         address: str = said["url"].rstrip("/")

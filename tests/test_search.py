@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidInput, Question, Run, RunFailed, RunWaiting, agent, step
+from holdfast import (
+    Holdfast,
+    InDoubt,
+    InvalidInput,
+    Question,
+    Run,
+    RunFailed,
+    RunWaiting,
+    agent,
+    step,
+    tool,
+)
+from holdfast.web.pages.runs import VIEWS
 
 
 @step
@@ -144,3 +156,30 @@ def test_a_run_that_is_waiting_for_a_person_among_others_is_found(tmp_path: Path
             row.id for row in hf.search("waiting:people").runs
         }
         assert [] == hf.search("waiting:people signal-1").runs
+
+
+@tool
+def pay() -> None:
+    raise InDoubt("no response")
+
+
+@agent
+def doubtful(run: Run) -> None:
+    pay()
+
+
+@agent
+def council(run: Run) -> Any:
+    return run.wait_for("a decision about doubt")
+
+
+def test_a_run_with_a_call_in_doubt_is_found_by_what_it_is_waiting_for(tmp_path: Path) -> None:
+    """And not a run whose sentence sounds like it. The page's view is this search."""
+    with Holdfast(tmp_path / "h.db", agents=[doubtful, council]) as hf:
+        for made in (doubtful, council):
+            with pytest.raises(RunWaiting):
+                hf.run(made, id=made.__name__)
+
+        assert ["doubtful"] == [row.id for row in hf.search("waiting:doubt").runs]
+        (view,) = [search for name, search, _ in VIEWS if name == "In doubt"]
+        assert ["doubtful"] == [row.id for row in hf.search(view).runs]

@@ -60,7 +60,7 @@ def test_it_syncs_its_commits(killable_postgres: PostgresServer) -> None:
 
 
 def test_it_answers_on_tcp_and_on_its_unix_socket(killable_postgres: PostgresServer) -> None:
-    """Both doors lead to the same server."""
+    """Both ways lead to the same server."""
     starts = set()
     for unix_socket in (False, True):
         with psycopg.connect(killable_postgres.dsn(unix_socket=unix_socket)) as connection:

@@ -80,7 +80,7 @@ def talk_and_read(run: Run, n: int) -> int:
     return n
 
 
-class Ours:
+class HoldfastEngine:
     def setup(self, url: str) -> str:
         self.url = url
         self.hf = Holdfast(url)
@@ -146,4 +146,4 @@ def _count_batches(store: Any) -> list[int]:
 
 
 if __name__ == "__main__":
-    serve(Ours)
+    serve(HoldfastEngine)

@@ -86,7 +86,8 @@ class AsyncHandle(Generic[R_co]):
 
 
 class AsyncWorker:
-    """Executes due runs. `await worker` works until it is stopped or cancelled; `async with worker` while the block runs.
+    """Executes due runs. `await worker` works until it is stopped or cancelled; `async with worker` while the block
+    runs.
 
     Stopped or cancelled, it releases its runs at their next call, or after `grace` seconds, and only then ends.
     """
@@ -170,8 +171,8 @@ class AsyncHoldfast:
 
     @property
     def sync(self) -> Holdfast:
-        """The `Holdfast` whose methods these are, for code in other threads. If the store is not open yet, this opens it,
-        which takes a moment: use `async with`."""
+        """The `Holdfast` whose methods these are, for code in other threads. If the store is not open yet, this opens
+        it, which takes a moment: use `async with`."""
         with self._mutex:
             if self._sync is None:
                 self._sync = self._open()
@@ -387,8 +388,8 @@ class AsyncHoldfast:
         """A handle on a run that exists."""
         return self._handle(await self._read(Holdfast.handle, run_id))
 
-    def _handle(self, found: Handle[R]) -> AsyncHandle[R]:
-        return AsyncHandle(self, found.id)
+    def _handle(self, handle: Handle[R]) -> AsyncHandle[R]:
+        return AsyncHandle(self, handle.id)
 
     async def resume(
         self,
@@ -435,11 +436,12 @@ class AsyncHoldfast:
         report: Callable[[Report], None] | None = None,
         own_loop: bool = False,
     ) -> AsyncWorker:
-        """A worker for these agents, or for all that this object knows: `await hf.worker()`, or `async with hf.worker():`.
+        """A worker for these agents, or for all that this object knows: `await hf.worker()`, or `async with
+        hf.worker():`.
 
-        Async agents execute on the caller's event loop, plain ones in threads. With `own_loop`, async agents get an event
-        loop in a thread of the worker, so that code of theirs that blocks does not delay the caller. `report` is called
-        in any of these threads. See `Holdfast.worker` for the rest.
+        Async agents execute on the caller's event loop, plain ones in threads. With `own_loop`, async agents get an
+        event loop in a thread of the worker, so that code of theirs that blocks does not delay the caller. `report` is
+        called in any of these threads. See `Holdfast.worker` for the rest.
         """
         given = None if agents is None else list(agents)
         make = partial(
@@ -454,7 +456,7 @@ class AsyncHoldfast:
         await self._write(Holdfast.register, *agents)
 
     async def agents(self) -> list[views.AgentInfo]:
-        """The agents that the store knows: those that workers have registered, and those that have runs."""
+        """The agents of this store: those that workers have registered, and those that have runs."""
         return await self._read(Holdfast.agents)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────
@@ -504,7 +506,7 @@ class AsyncHoldfast:
         return await self._read(Holdfast.at, run_id, step, when)
 
     async def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+        """What changed in the state between the ends of two steps. Step 0 is the beginning."""
         return await self._read(Holdfast.diff, run_id, step_a, step_b)
 
     async def events(
@@ -516,7 +518,7 @@ class AsyncHoldfast:
     async def timeline(
         self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences; which ones is as for `events`."""
+        """The run's events as sentences. The parameters are those of `events`."""
         return await self._read(Holdfast.timeline, run_id, after=after, limit=limit, last=last)
 
     async def record(
@@ -527,17 +529,17 @@ class AsyncHoldfast:
         return AsyncHandle(self, made.id)
 
     async def finish(self, run_id: str, result: Any = None) -> None:
-        """End a run that another program executes. One that has ended stays as it is."""
+        """End a run that another program executes. A run that has already ended is not changed."""
         await self._write(Holdfast.finish, run_id, result)
 
     async def put_item(
         self, run_id: str, collection: str, key: str, value: Any, *, by: str = ""
     ) -> bool:
-        """Keep a value (JSON, or bytes) in a run, under a key; see `Holdfast.put_item`."""
+        """Store a value (JSON or bytes) in a run, under a key; see `Holdfast.put_item`."""
         return await self._write(Holdfast.put_item, run_id, collection, key, value, by=by)
 
     async def item(self, run_id: str, collection: str, key: str) -> Item | None:
-        """What is kept under a key, or None. This costs no more the longer the run's log is."""
+        """The item that is stored under a key, or None. The cost does not depend on the length of the run's log."""
         return await self._read(Holdfast.item, run_id, collection, key)
 
     async def items(
@@ -555,7 +557,8 @@ class AsyncHoldfast:
         )
 
     async def delete_item(self, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
-        """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+        """Delete the item that is stored under a key. Returns whether there was one. Earlier values stay in the run's
+        log."""
         return await self._write(Holdfast.delete_item, run_id, collection, key, by=by)
 
     async def delete(self, run_id: str) -> None:
@@ -580,7 +583,7 @@ class AsyncHoldfast:
         return await self._read(Holdfast.artifact, run_id, name)
 
     async def value(self, run_id: str, value: Any) -> Any:
-        """Something found in a run's state, whole: what was too big for its event is fetched."""
+        """The full value of something in a run's state: a value that was too large for its event is fetched."""
         return await self._read(Holdfast.value, run_id, value)
 
     async def runs(
@@ -600,8 +603,8 @@ class AsyncHoldfast:
     async def search(
         self, query: str, *, limit: int = 50, cursor: int | None = None
     ) -> views.SearchResult:
-        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
-        cut (`stopped`) is continued with `cursor=found.next`."""
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. If a
+        search stopped early (`stopped`), continue it with `cursor=found.next`."""
         return await self._read(Holdfast.search, query, limit=limit, cursor=cursor)
 
     async def verify(self, run_id: str) -> views.Verification:
@@ -626,7 +629,7 @@ class AsyncHoldfast:
         why: str = "",
     ) -> BulkReport:
         """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
-        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        pass `newest` of that report to exclude runs that were created since. At most 1,000 runs at once."""
         return await self._write(
             Holdfast.bulk, verb, query, runs=runs, newest=newest, dry_run=dry_run, by=by, why=why
         )
@@ -692,7 +695,7 @@ class AsyncHoldfast:
     async def answer(
         self, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
     ) -> None:
-        """Answer the question that the run asks."""
+        """Answer a question of the run."""
         await self._write(Holdfast.answer, run_id, value, request, by=by, why=why)
 
     async def signal(

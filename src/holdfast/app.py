@@ -43,7 +43,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Handle(Generic[R_co]):
-    """A run that was started: ask for its result when you need it. `Handle[str]` is a run whose result is a str."""
+    """A handle on a run, for example to wait for its result. `Handle[str]` is a run whose result is a str."""
 
     def __init__(self, app: Holdfast, run_id: str) -> None:
         self._app = app
@@ -198,14 +198,14 @@ class Holdfast:
         budget: Budget | None = None,
         **input: Any,
     ) -> Any:
-        """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing is
-        executed. Failed: RunFailed. The same id with another input: InputConflict.
+        """Run or resume. New id: start. Unfinished: resume. Completed: the recorded result, nothing is executed.
+        Failed: RunFailed. The same id with another input: InputConflict.
 
-        RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and
-        executes child runs that the run is waiting for as soon as they are due.
+        RunWaiting is raised when the run cannot continue here and now. With `wait` this blocks instead, and executes
+        child runs that the run is waiting for as soon as they are due.
 
-        `deadline` (seconds) and `budget` are limits of a new run, in the place of what its agent declares. They do
-        not change a run that exists: `resume` does.
+        `deadline` (seconds) and `budget` are limits of a new run, instead of those that its agent declares. They do not
+        change an existing run; `resume` does.
         """
         limits = Limits(deadline, budget)
         actions = execution.run(self.engine, agent, args, input, id=id, wait=wait, limits=limits)
@@ -293,7 +293,7 @@ class Holdfast:
     ) -> Handle[Any]:
         """Create the run and leave the work to workers. Returns at once. Limits are as for `run`.
 
-        The agent may be given by its name, if a worker has registered it: then its code is not needed here."""
+        The agent can be passed by name if a worker has registered it; then its code is not needed here."""
         limits = Limits(deadline, budget)
         actions = execution.start(
             self.engine, agent, args, input, id=id, priority=priority, limits=limits
@@ -319,16 +319,17 @@ class Holdfast:
     ) -> Any:
         """Resume a run: a failed one from its failed step, a paused one, or one that is waiting.
 
-        `deadline` (seconds from now) and `budget` (those limits that are set; what was used counts on) raise its
-        limits, and those of its open child runs. A run that failed by a limit needs that to continue.
+        `deadline` (seconds from now) and `budget` (those limits that are set; what was used still counts) raise its
+        limits, and those of its open child runs. A run that failed because of a limit can only continue with a higher
+        one.
 
-        With `accept_new_steps`, calls that the code has added among what the run has done are made, and
-        not refused with Diverged. A call that was renamed counts as added.
+        With `accept_new_steps`, calls that the code has added between recorded ones are made instead of refused with
+        Diverged. A call that was renamed counts as added.
 
-        A run that is too old (`Checkpoint.max_age`) or was begun with another version of its agent is
-        refused with NotResumable, unless `override` names that check: "age", "version".
+        A run that is too old (`Checkpoint.max_age`) or was started with another version of its agent is refused with
+        NotResumable, unless `override` names that check: "age", "version".
 
-        Of a completed run this returns the recorded result, also where its agent is not known.
+        For a completed run this returns the recorded result, even if its agent is not known here.
         """
         actions = execution.resume(
             self.engine,
@@ -343,7 +344,7 @@ class Holdfast:
         return perform(self.engine, actions)
 
     def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
-        """Run the code from its first line again, with the state kept: guards still hold."""
+        """Run the code again from its first line and keep the state, so that guards in the code still work."""
         return perform(self.engine, execution.rerun(self.engine, run_id, wait=wait, by=by, why=why))
 
     def drive(self, run_id: str) -> Any:
@@ -390,7 +391,7 @@ class Holdfast:
         register(self.store, specs or self.engine.agents.values())
 
     def agents(self) -> list[views.AgentInfo]:
-        """The agents that the store knows: those that workers have registered, and those that have runs."""
+        """The agents of this store: those that workers have registered, and those that have runs."""
         return views.agents(self.store)
 
     # ── schedules ────────────────────────────────────────────────────────────────────────
@@ -409,7 +410,7 @@ class Holdfast:
     ) -> Schedule:
         """Have workers start a run at each time that `cron` names in the time zone `tz`.
 
-        There is one run for each time, whatever the number of workers. After a time without workers, a
+        There is one run for each time, regardless of the number of workers. After a period without workers, a
         run is started for the latest time that was missed, for all of them, or for none. The same
         schedule again changes nothing; another one of the same id (by default the agent's name) replaces it.
         """
@@ -435,15 +436,15 @@ class Holdfast:
     def unschedule(self, schedule_id: str) -> None:
         """Delete a schedule. Runs that it has started are not changed."""
         if not self.store.schedules.delete(schedule_id):
-            raise NotFound(f"schedule {schedule_id!r} not found; `holdfast schedules` lists them")
+            raise NotFound(f"no schedule {schedule_id!r}; hf.schedules() lists them")
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
     def get(self, run_id: str, *, brief: bool = False) -> RunState:
-        """The state now, for which the whole log is read.
+        """The current state. This reads the whole log.
 
-        With `brief`, of the calls that are over only the last 100 are there that succeeded, and the last 100 that
-        failed, were retried or were in doubt; `left_out` counts the others. Then of a long log only the end is read.
+        With `brief`, the state contains the calls that are not over, the last 100 that succeeded, and the last 100 that
+        failed, were retried or were in doubt; `left_out` counts the others. This reads only the end of a long log.
         """
         return views.brief(self.store, run_id) if brief else views.get(self.store, run_id)
 
@@ -452,7 +453,7 @@ class Holdfast:
         return views.at(self.store, run_id, step, when)
 
     def diff(self, run_id: str, step_a: int, step_b: int) -> list[views.Change]:
-        """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+        """What changed in the state between the ends of two steps. Step 0 is the beginning."""
         return views.diff(self.store, run_id, step_a, step_b)
 
     def events(
@@ -464,7 +465,7 @@ class Holdfast:
     def timeline(
         self, run_id: str, *, after: int = -1, limit: int | None = None, last: int | None = None
     ) -> list[views.Moment]:
-        """The run's events as sentences; which ones is as for `events`."""
+        """The run's events as sentences. The parameters are those of `events`."""
         return list(views.timeline(self.store, run_id, after=after, limit=limit, last=last))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:
@@ -479,7 +480,7 @@ class Holdfast:
         return views.artifact(self.store, run_id, name)
 
     def value(self, run_id: str, value: Any) -> Any:
-        """Something found in a run's state, whole: what was too big for its event is fetched."""
+        """The full value of something in a run's state: a value that was too large for its event is fetched."""
         return views.value(self.store, run_id, value)
 
     def runs(
@@ -491,8 +492,8 @@ class Holdfast:
         limit: int = 50,
         cursor: int | None = None,
     ) -> list[RunRow]:
-        """Runs, newest first, by any status that is shown (`interrupted` too). The last row's `cursor` is where
-        the next page begins."""
+        """Runs, newest first, filtered by any status that is shown (including `interrupted`). Pass the `cursor` of the
+        last row to get the next page."""
         return views.runs(
             self.store, status=status, agent=agent, parent=parent, limit=limit, cursor=cursor
         ).runs
@@ -500,8 +501,8 @@ class Holdfast:
     def search(
         self, query: str, *, limit: int = 50, cursor: int | None = None
     ) -> views.SearchResult:
-        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
-        cut (`stopped`) is continued with `cursor=found.next`."""
+        """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. If a
+        search stopped early (`stopped`), continue it with `cursor=found.next`."""
         return views.search(self.store, query, limit=limit, cursor=cursor)
 
     def verify(self, run_id: str) -> views.Verification:
@@ -521,24 +522,24 @@ class Holdfast:
         self, agent: str, /, *, id: str, by: str = "", why: str = "", **input: Any
     ) -> Handle[Any]:
         """Create a run that another program executes (`agent` is its name): no worker claims it. The same id is the
-        same run; with another input, InputConflict. The program keeps items in it, and ends it with `finish`."""
+        same run; with another input, InputConflict. The program stores items in it and ends it with `finish`."""
         row = control.record(self.store, agent, input, id=id, by=by, why=why)
         return Handle(self, row.id)
 
     def finish(self, run_id: str, result: Any = None) -> None:
-        """End a run that another program executes. One that has ended stays as it is."""
+        """End a run that another program executes. A run that has already ended is not changed."""
         control.finish(self.store, run_id, result)
 
     def put_item(self, run_id: str, collection: str, key: str, value: Any, *, by: str = "") -> bool:
-        """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded.
+        """Store a value (JSON or bytes) in a run, under a key. Returns whether anything was recorded.
 
         It is durable when this returns. The same value under the same key is not recorded again; another value is the
-        key's next version. A run that has ended takes no more items.
+        key's next version. A run that has ended accepts no more items.
         """
         return control.put_item(self.store, run_id, collection, key, value, by=by)
 
     def item(self, run_id: str, collection: str, key: str) -> Item | None:
-        """What is kept under a key, or None. This costs no more the longer the run's log is."""
+        """The item that is stored under a key, or None. The cost does not depend on the length of the run's log."""
         return views.item(self.store, run_id, collection, key)
 
     def items(
@@ -550,14 +551,15 @@ class Holdfast:
         after: int = -1,
         limit: int | None = None,
     ) -> list[Item]:
-        """The items of a collection (or of all) whose keys start with `prefix`, the last one that was put first; only
-        those that were put after the event with this seq, if given. Deleted ones are left out."""
+        """The items of a collection (or of all) whose keys start with `prefix`, newest first. With `after`, only those
+        that were stored after the event with this seq. Deleted items are left out."""
         return list(
             views.items(self.store, run_id, collection, prefix=prefix, after=after, limit=limit)
         )
 
     def delete_item(self, run_id: str, collection: str, key: str, *, by: str = "") -> bool:
-        """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+        """Delete the item that is stored under a key. Returns whether there was one. Earlier values stay in the run's
+        log."""
         return control.delete_item(self.store, run_id, collection, key, by=by)
 
     def delete(self, run_id: str) -> None:
@@ -578,7 +580,7 @@ class Holdfast:
         why: str = "",
     ) -> BulkReport:
         """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
-        `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+        pass `newest` of that report to exclude runs that were created since. At most 1,000 runs at once."""
         from holdfast.bulk import bulk
 
         return bulk(
@@ -594,8 +596,8 @@ class Holdfast:
         snapshot_age: float | None = None,
         dry_run: bool = False,
     ) -> GcResult:
-        """Delete runs that ended more than `older_than` seconds ago, but the newest `keep`; and of each run's
-        snapshots all but the newest `snapshots`, and those older than `snapshot_age` seconds."""
+        """Delete runs that ended more than `older_than` seconds ago, except the newest `keep`. Of each run's snapshots,
+        delete all except the newest `snapshots`, and those older than `snapshot_age` seconds."""
         from holdfast.gc import gc
 
         return gc(
@@ -616,8 +618,8 @@ class Holdfast:
         return list(bundle.export(self.store, run_id))
 
     def import_run(self, lines: Iterable[str]) -> ImportResult:
-        """Import a run that `export` wrote, here or elsewhere. It is checked and not trusted: one that had not
-        ended is paused."""
+        """Import a run that `export` wrote, here or elsewhere. It is validated first. A run that had not ended is
+        paused."""
         from holdfast import bundle
 
         return bundle.import_run(self.store, bundle.read(lines))
@@ -629,8 +631,8 @@ class Holdfast:
         return examine(self.store)
 
     def check(self, *agents: Callable[..., Any], failed: bool = False) -> list[CheckedRun]:
-        """Would unfinished runs agree with the code of these agents (or of all that this object knows)? Nothing is
-        executed or written."""
+        """Check whether unfinished runs agree with the code of these agents (default: all that this object knows).
+        Nothing is executed or written."""
         specs = {spec.name: spec for spec in specs_of(agents)} or self.engine.agents
         from holdfast.check import check
 
@@ -648,19 +650,19 @@ class Holdfast:
         why: str = "",
         digest: str = "",
     ) -> None:
-        """Say yes to what the run asks for. With `args`, the tool is called with these instead of those shown."""
+        """Approve a request of the run. With `args`, the tool is called with these arguments instead of those shown."""
         control.approve(self.store, run_id, request, args=args, by=by, why=why, digest=digest)
 
     def reject(
         self, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
     ) -> None:
-        """Say no to what the run asks for."""
+        """Reject a request of the run."""
         control.reject(self.store, run_id, request, by=by, why=why, digest=digest)
 
     def answer(
         self, run_id: str, value: Any, request: str = "", *, by: str = "", why: str = ""
     ) -> None:
-        """Answer the question that the run asks."""
+        """Answer a question of the run."""
         control.answer(self.store, run_id, value, request, by=by, why=why)
 
     def signal(
@@ -703,7 +705,7 @@ class Holdfast:
         by: str = "",
         why: str = "",
     ) -> bool:
-        """Change what the run knows from outside: new values of `run.state` by key, a `StatePatch`, or a
+        """Change a run's state from outside: new values of `run.state` by key, a `StatePatch`, or a
         JSON Patch (RFC 6902). The agent sees it when its next call returns, a loop when its iteration ends.
 
         With `expected`, the `seq` of the state that you have read, the patch is refused with `Conflict` if the run
@@ -761,7 +763,7 @@ class Holdfast:
         """A new run that begins with this one's first steps, and continues on its own from there.
 
         With `mocks` the fork is dry: `step` is executed again in isolation, with tools mocked, and what it did is
-        returned. No run is made and no tool executes; one that has no mock is refused with NotMocked.
+        returned. No run is created and no tool is executed; a tool without a mock is refused with NotMocked.
         """
         if mocks is not None:
             if id is not None:

@@ -94,12 +94,12 @@ def report(
     return BulkReport(verb, dry_run, tuple(outcomes), limit, has_more)
 
 
-def check_verb(given: str) -> BulkVerb:
+def check_verb(name: str) -> BulkVerb:
     """The verb of this name, or InvalidInput."""
     for verb in VERBS:
-        if verb == given:
+        if verb == name:
             return verb
-    raise InvalidInput(f"{given!r} is not possible for many runs; use one of {', '.join(VERBS)}")
+    raise InvalidInput(f"{name!r} is not possible for many runs; use one of {', '.join(VERBS)}")
 
 
 def _chosen(

@@ -170,10 +170,10 @@ def _copy_past(
 _ENDS: Final = (e.CallSucceeded, e.CallFailure, e.CallDoubted, e.CallResolved)
 
 
-def _last_end(run_id: str, past: Sequence[Record]) -> int:
+def _last_end(run_id: str, records: Sequence[Record]) -> int:
     """The place of the last call's end: what is changed there is seen by the code when that call returns."""
-    for at in range(len(past) - 1, 0, -1):
-        if isinstance(log.read_event(run_id, past[at]), e.CallSucceeded | e.CallFailure):
+    for at in range(len(records) - 1, 0, -1):
+        if isinstance(log.read_event(run_id, records[at]), e.CallSucceeded | e.CallFailure):
             return at
     raise InvalidInput(
         f"run {run_id!r}: its state cannot be changed before its first step, because it has none yet"

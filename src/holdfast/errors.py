@@ -136,11 +136,11 @@ class InvalidPatch(InvalidInput):
 class InvalidTransition(InvalidInput):
     """A phase cannot follow the present one."""
 
-    def __init__(self, current: str, wanted: str, allowed: Sequence[str]) -> None:
-        self.current, self.wanted, self.allowed = current, wanted, tuple(allowed)
+    def __init__(self, current: str, target: str, allowed: Sequence[str]) -> None:
+        self.current, self.target, self.allowed = current, target, tuple(allowed)
         ways = ", ".join(allowed) if allowed else "none, it is final"
         super().__init__(
-            f"cannot change from {current} to {wanted}; allowed from {current}: {ways}"
+            f"cannot change from {current} to {target}; allowed from {current}: {ways}"
         )
 
 
@@ -205,9 +205,9 @@ class NotNow(HoldfastError):
         self.what, self.remedies = what, remedies
         super().__init__(self.text(lambda remedy: remedy.call))
 
-    def text(self, written: Callable[[Remedy], str]) -> str:
-        """The whole message, with each remedy as `written` gives it: as a call or as a command."""
-        return "\n".join([self.what, *(f"  {x.purpose}: {written(x)}" for x in self.remedies)])
+    def text(self, formatted: Callable[[Remedy], str]) -> str:
+        """The whole message, with each remedy as `formatted` returns it: as a call or as a command."""
+        return "\n".join([self.what, *(f"  {x.purpose}: {formatted(x)}" for x in self.remedies)])
 
 
 class NotResumable(NotNow):
@@ -275,7 +275,7 @@ class BudgetExceeded(RunFailed):
         return (
             f"run {self.run_id!r} failed: {self.message}\n"
             f"  see why:   {self._show()}\n"
-            f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what was used counts on"
+            f"  continue:  hf.resume({self.root!r}, budget=Budget(…)) with a higher limit; what it has used still counts"
         )
 
 
@@ -380,7 +380,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRefused(ModelError):
-    """The request or the key is wrong, or the account may not: trying again will not help."""
+    """The request or the API key is wrong, or the account lacks permission: a retry does not help."""
 
 
 class ModelDeclined(ModelRefused):
@@ -569,7 +569,7 @@ class LogRegressed(LogDamaged):
 
     says = (
         "run {run_id!r}: the store has lost acknowledged events, from event {seq} on: {what}. "
-        "The run is stopped, so that nothing is done twice. Find out what its tools did since, then continue "
+        "The run is stopped, so that nothing is done twice. Find out what its tools have done since then, and continue "
         "with hf.resume({run_id!r}), or cancel it"
     )
 
@@ -602,15 +602,15 @@ class Diverged(HoldfastError):
             "changed since the run began."
         )
         self.edits = _edits(forked_from)
-        """What can be changed in the code, besides putting the old one back."""
-        accept = f"make what was added, now: hf.resume({run_id!r}, accept_new_steps=True)"
-        again = f"start over with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork"
-        ways = ["put the old code back and resume", *self.edits, *([accept] if adds else []), again]
+        """What can be changed in the code, besides restoring the old code."""
+        accept = f"make the added calls now: hf.resume({run_id!r}, accept_new_steps=True)"
+        again = f"start over with the state kept: hf.rerun({run_id!r}); or fork before the change: hf.fork({run_id!r}, step)"
+        ways = ["restore the old code and resume", *self.edits, *([accept] if adds else []), again]
         super().__init__(f"{self.what} To continue:\n" + "; or\n".join(f"  - {w}" for w in ways))
 
 
 def _edits(forked_from: str) -> tuple[str, ...]:
-    """What can be changed in code that diverged, besides putting the old code back."""
+    """What can be changed in code that diverged, besides restoring the old code."""
     edits = ("keep the change for new runs only: if run.patched('name'): … else: (the old way)",)
     if not forked_from:
         return edits

@@ -141,7 +141,7 @@ def _find(engine: Engine, run_id: str) -> tuple[RunRow, AgentSpec]:
 
 def _continue_run(
     engine: Engine,
-    made: ClaimedRun | RunRow,
+    claimed: ClaimedRun | RunRow,
     spec: AgentSpec | None,
     *,
     wait: bool,
@@ -151,18 +151,18 @@ def _continue_run(
 
     With `check`, a run that existed before is refused if it may not be resumed.
     """
-    tree = Tree(engine, made.id if isinstance(made, RunRow) else made.row.id)
-    if check and isinstance(made, RunRow) and spec is not None:
-        yield Block(partial(check_resumable, engine.store, made, spec))
+    tree = Tree(engine, claimed.id if isinstance(claimed, RunRow) else claimed.row.id)
+    if check and isinstance(claimed, RunRow) and spec is not None:
+        yield Block(partial(check_resumable, engine.store, claimed, spec))
     while True:
         try:
-            if isinstance(made, RunRow):
-                if made.status in TERMINAL_STATUSES:
-                    return (yield Block(partial(result_of, engine.store, made, spec)))
+            if isinstance(claimed, RunRow):
+                if claimed.status in TERMINAL_STATUSES:
+                    return (yield Block(partial(result_of, engine.store, claimed, spec)))
                 assert spec is not None  # only of a run that has ended it may be unknown
-                made = yield Block(partial(engine.claims.claim, made, spec))
-            assert isinstance(made, ClaimedRun)
-            result = yield Execute(made)
+                claimed = yield Block(partial(engine.claims.claim, claimed, spec))
+            assert isinstance(claimed, ClaimedRun)
+            result = yield Execute(claimed)
         except (RunWaiting, LeaseLost):  # another worker may have claimed it
             if not wait:
                 raise
@@ -174,7 +174,7 @@ def _continue_run(
             if wait:
                 yield from _execute_rest(tree)
             return result
-        made = yield from _execute_below(tree)
+        claimed = yield from _execute_below(tree)
 
 
 def await_result(engine: Engine, run_id: str, timeout: float | None) -> Actions:
@@ -188,7 +188,9 @@ def await_result(engine: Engine, run_id: str, timeout: float | None) -> Actions:
             )
         left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, end - time.monotonic())
         if left <= 0:
-            raise RunBusy(run_id, row.waiting_for or "a worker", "ask again later")
+            raise RunBusy(
+                run_id, row.waiting_for or "a worker", f"call hf.result({run_id!r}) again later"
+            )
         yield AwaitEvent(run_id, head, left)
 
 
@@ -201,10 +203,10 @@ def _head_and_row(store: Store, run_id: str) -> tuple[int, RunRow]:
     return head, views.row_of(store, run_id)
 
 
-def _seconds(given: object) -> float:
-    if isinstance(given, int | float) and not isinstance(given, bool) and given == given:
-        return float(given)
-    raise InvalidInput(f"timeout must be a number of seconds, not {given!r}")
+def _seconds(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
+        return float(value)
+    raise InvalidInput(f"timeout must be a number of seconds, not {value!r}")
 
 
 def _execute_rest(tree: Tree) -> Actions:

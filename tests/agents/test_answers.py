@@ -40,7 +40,7 @@ from holdfast.core.values import decode
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
 from support.dialogues import thinking
-from support.provider import KEY, Provider, Said
+from support.provider import KEY, ModelReply, Provider
 
 THOUGHTS = [
     thinking("The disk first, then the logs."),
@@ -49,7 +49,7 @@ THOUGHTS = [
 FINISHES = {"cut": ("length", "max_tokens"), "filtered": ("content_filter", "refusal")}
 
 
-def brain(model: str, turn: int, results: list[str]) -> Said:
+def brain(model: str, turn: int, results: list[str]) -> ModelReply:
     """The model's name is what happens in its first turn; then it wipes once and answers."""
     mood, _, rest = model.partition("-")
     kind = int(rest.startswith("anthropic"))

@@ -32,13 +32,13 @@ from holdfast.runtime.log.branches import CURRENT, Inside
 from support import scenarios
 from support.kill import Count, MakeStore, Scenario, kill, on_postgres, on_sqlite, run_schedule
 from support.ledger import Ledger
-from support.provider import KEY, Provider, Said
+from support.provider import KEY, ModelReply, Provider
 from support.scenarios import book, read_notes, send, send_async
 
 QUICK = Retry(attempts=6, initial=0.001, jitter=0)
 
 
-def brain(model: str, turn: int, results: list[str]) -> Said:
+def brain(model: str, turn: int, results: list[str]) -> ModelReply:
     """Two effects at once, then one that no one may repeat, then an answer; `moody` never says the same."""
     whom = f"person-{random.SystemRandom().randrange(10**9)}" if "moody" in model else "sam"
     if turn == 1:

@@ -35,12 +35,12 @@ from holdfast.core import events as e
 from holdfast.core.values import decode
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing.clock import ManualClock
-from support.provider import KEY, Provider, Said
+from support.provider import KEY, ModelReply, Provider
 
 QUICK = Retry(attempts=4, initial=1.0, jitter=0)
 
 
-def brain(model: str, turn: int, results: list[str]) -> Said:
+def brain(model: str, turn: int, results: list[str]) -> ModelReply:
     """Look at two disks at once, clean one, answer. The name of the model may ask for something else."""
     if model.startswith("malformed") and turn == 1:
         return {"text": "Oops", "calls": [("clean", '{"days": ')]}

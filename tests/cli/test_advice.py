@@ -1,5 +1,6 @@
 """Every command that errors and `show` print works as printed, on a store that is not the default."""
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -314,3 +315,38 @@ def test_an_unknown_run_id_gets_the_command_that_lists_runs(
     refused = holdfast(tmp_path, "show", "nowhere", "--db", "other store.db")
 
     assert "`holdfast list --db 'other store.db'` lists its runs" in refused.stderr
+
+
+STORE = ["--db", "other store.db"]
+
+
+@pytest.mark.parametrize(
+    ("words", "advised"),
+    [
+        (["unschedule", "nightly", *STORE], "schedules"),
+        (["start", "desk", *STORE], "worker"),
+        (["token", "revoke", "bob", *STORE], "token"),
+        (["token", "create", "ann", "--role", "viewer", *STORE], "token"),
+        (
+            ["serve", "--check", "--host", "0.0.0.0", "--credentials", "no one.json", *STORE],
+            "token",
+        ),
+    ],
+    ids=["unschedule", "start", "revoke", "create", "serve"],
+)
+def test_a_command_inside_a_sentence_works_as_printed_on_another_store(
+    words: list[str], advised: str, tmp_path: Path
+) -> None:
+    """A store and credentials that are not the default ones are named in it."""
+    (tmp_path / "agents.py").write_text(AGENTS)
+    holdfast(tmp_path, "run", "agents.py:approval", "--id", "r-1", *STORE)
+    holdfast(tmp_path, "token", "create", "ann", "--role", "viewer", *STORE)
+
+    refused = holdfast(tmp_path, *words)
+
+    assert refused.returncode == 1, refused.stderr
+    (line,) = re.findall(r"holdfast (?:token|schedules|worker)\b[^`\n]*", refused.stderr)
+    assert advised == line.split()[1]
+    done = holdfast(tmp_path, *as_typed(line.replace("NAME", "carl")))
+    assert not done.returncode, (line, done.stderr)
+    assert not (tmp_path / ".holdfast").exists(), "it was about the default store"

@@ -40,7 +40,7 @@ def test_approve_with_set_calls_the_tool_with_that_argument(shell: Shell) -> Non
 @pytest.mark.parametrize(
     ("edit", "code", "said"),
     [
-        ("too=ann", 1, "is called with body, to, not with 'too'"),
+        ("too=ann", 1, "send has no argument 'too'; its arguments are body, to"),
         ("to", 2, "not of the form key=value"),
     ],
 )
@@ -51,6 +51,34 @@ def test_an_edit_that_is_wrong_changes_nothing(
     before = shell.log("r1")
 
     assert said in shell("approve", "r1", "--set", edit, "--yes", code=code).stderr
+    assert before == shell.log("r1")
+
+
+REFUND = """
+from holdfast import Run, agent, tool
+
+@tool(risk="external_action")
+def refund(amount: int, note: str) -> str:
+    return f"refunded {amount}"
+
+@agent(approve=("external_action",))
+def desk(run: Run) -> str:
+    return refund(5, "late")
+"""
+
+
+@pytest.mark.parametrize("edit", ["amount=abc", "amount=[1]", "amount=true"])
+def test_an_edit_of_another_type_is_refused_before_it_asks(shell: Shell, edit: str) -> None:
+    """The person is not asked to confirm what is refused anyway."""
+    (shell.folder / "refund.py").write_text(REFUND)
+    shell("run", "refund.py:desk", "--id", "r1", code=1)
+    before = shell.log("r1")
+
+    refused = shell("approve", "r1", "--set", "note=soon", "--set", edit, input="y\n", code=1)
+
+    assert "refund: 'amount' must be a number, not " in refused.stderr
+    assert "approve this?" not in refused.stderr
+    assert "becomes" not in refused.stderr
     assert before == shell.log("r1")
 
 
@@ -168,7 +196,7 @@ def test_a_patch_of_a_version_that_was_read_is_refused_if_the_run_has_changed(sh
     words = ["patch", "r1", "--state", "x=1", "--expected", seq, "--key", "k", "--yes"]
 
     assert "patched" in shell(*words).stdout
-    assert "was patched before" in shell(*words).stdout
+    assert "already patched with this key" in shell(*words).stdout
     refused = shell("patch", "r1", "--state", "x=2", "--expected", seq, "--yes", code=1)
     assert "has changed" in refused.stderr
 

@@ -157,7 +157,7 @@ def test_a_forged_run_cannot_steer_the_terminal_that_shows_it(
 
     assert [set()] * len(told) == [tricks_in(output) for output in told]
     assert any("\\x1b[2J" in output for output in told)
-    # Nor can it begin a line of its own: what follows the trick's line break would stand there.
+    # Nor can it begin a line of its own: what follows the trick's line break would be there.
     assert not [line for output in told for line in output.splitlines() if line.startswith("\\x7f")]
 
 

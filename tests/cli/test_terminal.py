@@ -103,7 +103,7 @@ def test_resolve_shows_the_call_in_doubt_and_asks(
     session = terminal("resolve", "doubt", "2", "--done", "charged", "--db", "runs.db")
     session.expect("charge may or may not have happened")
     session.expect('"amount": 5')
-    session.expect("resolve it as done? [y/N]")
+    session.expect("record it as done? [y/N]")
     session.type("n\n")
     code = session.end()
 

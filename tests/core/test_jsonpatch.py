@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Any, Any, int, str]] = {
     "no path": ({}, [{"op": "add", "value": 1}], 0, "'path'"),
     "no value": ({}, [{"op": "add", "path": "/a"}], 0, "'value'"),
     "no from": ({}, [{"op": "move", "path": "/a"}], 0, "'from'"),
-    "a path that is no pointer": ({}, [{"op": "remove", "path": "a"}], 0, "not a JSON Pointer"),
+    "a path that is not a pointer": ({}, [{"op": "remove", "path": "a"}], 0, "not a JSON Pointer"),
     "a bad escape": ({}, [{"op": "remove", "path": "/a~2"}], 0, "not a JSON Pointer"),
     "a trailing escape": ({}, [{"op": "remove", "path": "/a~"}], 0, "not a JSON Pointer"),
     "removing what is not there": ({}, [{"op": "remove", "path": "/a"}], 0, "no /a"),

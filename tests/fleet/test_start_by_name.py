@@ -154,13 +154,13 @@ def test_a_loop_is_started_by_name(hf: Holdfast) -> None:
 
 
 def test_an_agent_that_is_not_registered_is_refused_with_those_that_are(hf: Holdfast) -> None:
-    with pytest.raises(NotFound, match=r"no agent is\. A worker registers"):
+    with pytest.raises(NotFound, match=r"none is registered\. A worker registers"):
         hf.start("recap", to="Sam")
     hf.register(recap)
-    with pytest.raises(NotFound, match="registered are: recap"):
+    with pytest.raises(NotFound, match="registered: recap"):
         hf.start("recpa", to="Sam")
     with pytest.raises(
-        NotFound, match="version '1' of agent 'recap' is not registered; registered are: '2'"
+        NotFound, match="version '1' of agent 'recap' is not registered; registered: '2'"
     ):
         control.start(hf.store, "recap", {"to": "Sam"}, version="1")
 

@@ -113,7 +113,7 @@ def test_a_run_whose_call_outlasts_the_grace_time_is_released_as_after_a_crash(
 def test_a_run_that_kills_its_workers_is_quarantined_with_its_reason_and_others_continue(
     fleet: Workers, hf: Holdfast
 ) -> None:
-    """Its log grows each time, by a claim and an intent; that is not getting on."""
+    """Its log grows each time, by a claim and an intent; that is not progress."""
     hf.start(fleet_agents.deadly, id="deadly", priority=10)
     other = hf.start(fleet_agents.doubling, n=4)
     lives = 0

@@ -38,17 +38,17 @@ def main(words: list[str] | None = None) -> int:
     return 1 if total.violations else 0
 
 
-def _in_jobs(given: argparse.Namespace, stores: tuple[str, ...]) -> Report:
+def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
     """Several batches at once, each job in a process of its own and on one store."""
     total, jobs = Report(), []
-    for number in range(given.jobs):
+    for number in range(options.jobs):
         read, write = os.pipe()
         pid = os.fork()
         if not pid:
             code = 1
             try:
                 die_with_parent()
-                report = _job(given, (stores[number % len(stores)],), number)
+                report = _job(options, (stores[number % len(stores)],), number)
                 with os.fdopen(write, "wb") as pipe:
                     pickle.dump(report, pipe)
                 code = 0
@@ -68,10 +68,10 @@ def _in_jobs(given: argparse.Namespace, stores: tuple[str, ...]) -> Report:
     return total
 
 
-def _job(given: argparse.Namespace, stores: tuple[str, ...], number: int) -> Report:
+def _job(options: argparse.Namespace, stores: tuple[str, ...], number: int) -> Report:
     """The batches of one job, with a server of its own if it needs one."""
     if "postgres" not in stores:
-        return _batches(given, stores, number, "", None)
+        return _batches(options, stores, number, "", None)
     from support.postgres import PostgresServer
 
     with PostgresServer() as server:
@@ -80,30 +80,30 @@ def _job(given: argparse.Namespace, stores: tuple[str, ...], number: int) -> Rep
             server.stop(immediate=how == "immediate")
             server.start()
 
-        return _batches(given, stores, number, server.dsn(server.create_database()), restart)
+        return _batches(options, stores, number, server.dsn(server.create_database()), restart)
 
 
 def _batches(
-    given: argparse.Namespace,
+    options: argparse.Namespace,
     stores: tuple[str, ...],
     job: int,
     dsn: str,
     restart: Callable[[str], None] | None,
 ) -> Report:
-    chosen = f.chosen(_names(given.without), _names(given.only))
+    chosen = f.chosen(_names(options.without), _names(options.only))
     total, began, number = Report(), time.monotonic(), 0
-    harm = Harm(given.runs, given.kills_per_batch, given.harm_seconds)
-    while _goes_on(given, total, number, time.monotonic() - began):
-        seed, store = given.seed + number * given.jobs + job, stores[number % len(stores)]
+    harm = Harm(options.runs, options.kills_per_batch, options.harm_seconds)
+    while _goes_on(options, total, number, time.monotonic() - began):
+        seed, store = options.seed + number * options.jobs + job, stores[number % len(stores)]
         report = run_batch(
             seed,
             store,
             dsn,
             chosen,
             harm,
-            shape=given.shape,
+            shape=options.shape,
             restart=restart if store == "postgres" else None,
-            save=given.save,
+            save=options.save,
         )
         total.add(report)
         number += 1
@@ -113,17 +113,17 @@ def _batches(
             f"seed {seed} {store}: {report.runs} runs, {report.kills} kills, {report.seconds:.1f} s{note}",
             flush=True,
         )
-        if report.violations and given.stop:
+        if report.violations and options.stop:
             break
     return total
 
 
-def _goes_on(given: argparse.Namespace, total: Report, number: int, elapsed: float) -> bool:
-    if given.kills:
-        return bool(total.kills < given.kills / given.jobs)
-    if given.minutes:
-        return bool(elapsed < 60 * given.minutes)
-    return bool(number < given.batches / given.jobs)
+def _goes_on(options: argparse.Namespace, total: Report, number: int, elapsed: float) -> bool:
+    if options.kills:
+        return bool(total.kills < options.kills / options.jobs)
+    if options.minutes:
+        return bool(elapsed < 60 * options.minutes)
+    return bool(number < options.batches / options.jobs)
 
 
 def summary(total: Report) -> str:

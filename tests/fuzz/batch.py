@@ -109,7 +109,7 @@ class Batch:
         self.harm, self.restart = harm, restart
         self.dice = self.stage.dice("faults")
         self.report = Report(batches=1)
-        self.alive: dict[int, Life] = {}
+        self.alive: dict[int, BatchProcess] = {}
         self.lives = 0
         self.pulses = memoryview(mmap.mmap(-1, 8 * PULSES))
         self.all_ended = False
@@ -247,7 +247,7 @@ class Batch:
             pulse=pulse,
         )
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
-        self.alive[pid] = Life(plan, fate, after, dice)
+        self.alive[pid] = BatchProcess(plan, fate, after, dice)
 
     def _reap(self) -> None:
         while self.alive:
@@ -313,7 +313,7 @@ class Batch:
             concurrency=PEACE_CONCURRENCY,
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
-        self.alive[worker] = Life(plan, "", 0.0, self.dice)
+        self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
             self._violated(Violation("settling failed", "", self._stderr()))
@@ -412,7 +412,7 @@ class Batch:
 
 
 @dataclass
-class Life:
+class BatchProcess:
     """A process of the batch, and what is to become of it."""
 
     plan: Plan

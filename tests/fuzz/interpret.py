@@ -550,7 +550,7 @@ def _llm_tools(world: World, is_async: bool) -> list[Callable[..., Any]]:
 # ── agents ───────────────────────────────────────────────────────────────────────────────────
 
 
-class Cast:
+class AgentSet:
     """The agents of some programs, declared in this process."""
 
     def __init__(self, programs: Sequence[Program], world: World, insert: str) -> None:
@@ -624,10 +624,10 @@ def _acc(state: AgentState) -> int:
     return int(state.memory.notes.get("acc", 0))
 
 
-def _next(state: AgentState, seen: int) -> AgentState:
-    after = state.with_note("acc", seen)
+def _next(state: AgentState, count: int) -> AgentState:
+    after = state.with_note("acc", count)
     if state.iteration >= LOOP_ITERATIONS:
-        return after.to_done(seen)
+        return after.to_done(count)
     return after.to_executing() if state.phase != "executing" else after.to_reflecting()
 
 
@@ -637,4 +637,4 @@ def input_of(program: Program, run_id: str) -> dict[str, Any]:
     return {"goal" if is_goal else "label": run_id}
 
 
-__all__ = ["Cast", "ProgramError", "family", "input_of"]
+__all__ = ["AgentSet", "ProgramError", "family", "input_of"]

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fuzz.interpret import Cast, input_of
+from fuzz.interpret import AgentSet, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
 from fuzz.world import World
@@ -77,9 +77,9 @@ class Stage:
         return World(self.folder)
 
     @cached_property
-    def cast(self) -> Cast:
+    def cast(self) -> AgentSet:
         """Declared once, in the process that forks the others."""
-        return Cast(list(self.programs.values()), self.world, INSERT[self.store])
+        return AgentSet(list(self.programs.values()), self.world, INSERT[self.store])
 
     def dice(self, name: str) -> random.Random:
         return random.Random(f"{self.seed}:{name}")
@@ -300,7 +300,7 @@ def serve_people(stage: Stage, plan: Plan) -> None:
 
 
 def _round(
-    stage: Stage, store: Store, people: People, dice: random.Random, done: dict[str, Any]
+    stage: Stage, store: Store, people: People, dice: random.Random, finished: dict[str, Any]
 ) -> int:
     """Serve some; how many there are that have not ended."""
     rows = [
@@ -309,7 +309,7 @@ def _round(
     dice.shuffle(rows)
     for row in rows:
         age = (store.now() - row.created_at) / 1e6
-        people.trouble(row, age, done)
+        people.trouble(row, age, finished)
         root = stage.programs[root_of(row.id)]
         if root["people"].get("burst"):  # all of a tree at once, or nothing
             tree = [r for r in rows if root_of(r.id) == root_of(row.id)]
@@ -399,7 +399,7 @@ def settle(stage: Stage, plan: Plan) -> None:
         people = People(hf.store, stage.world, stage.programs, dice, "settle", may_reject=False)
         watch = _Watch(stage, hf.store, people, plan.role)
         try:
-            eventually(watch.is_over, "the end of a batch", seconds=SETTLE_SECONDS, between=0.01)
+            eventually(watch.is_over, "the end of a batch", seconds=SETTLE_SECONDS, pause=0.01)
         except AssertionError:
             watch.report_stuck(f"not over after {SETTLE_SECONDS:g} s")
 

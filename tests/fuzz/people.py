@@ -52,7 +52,7 @@ class People:
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 
-    def act(self, what: str, run_id: str, do: Callable[[str], Any], **more: Any) -> bool:
+    def act(self, what: str, run_id: str, do: Callable[[str], Any], **fields: Any) -> bool:
         """Do something, and keep that it was acknowledged. False if it was refused, as it may be."""
         self.acts += 1
         token = f"{self.name}-{self.acts}"
@@ -62,7 +62,7 @@ class People:
             raise  # the store is not there: others deal with that
         except HoldfastError:
             return False  # too late, decided already, not yet in doubt …
-        self.world.acknowledge(what, run_id, token, at=self.store.now(), **more)
+        self.world.acknowledge(what, run_id, token, at=self.store.now(), **fields)
         return True
 
     def decide(self, run_id: str, wait: Waiting) -> bool:

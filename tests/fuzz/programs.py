@@ -182,8 +182,8 @@ class Generator:
         bodies = [self.body(level + 1, 2, branch=True) for _ in range(self.one_of(2, 2, 3))]
         return [how, bodies]
 
-    def body(self, level: int, most: int, *, branch: bool = False) -> Body:
-        return [self.statement(level, branch=branch) for _ in range(self.dice.randint(1, most))]
+    def body(self, level: int, limit: int, *, branch: bool = False) -> Body:
+        return [self.statement(level, branch=branch) for _ in range(self.dice.randint(1, limit))]
 
     # ── children ─────────────────────────────────────────────────────────────────────────
 
@@ -239,24 +239,24 @@ class Generator:
         self._restrict(made)
         return made
 
-    def _restrict(self, made: Program) -> None:
+    def _restrict(self, program: Program) -> None:
         """Now and then a deadline, a budget, or approval by risk, where features allow it."""
-        has_children = bool(made["children"])
+        has_children = bool(program["children"])
         may_limit = "limits" in self.has and (not has_children or "child_limits" in self.has)
         if may_limit and self.chance(0.1):
-            made["options"]["deadline"] = self.one_of(0.2, 0.6)
+            program["options"]["deadline"] = self.one_of(0.2, 0.6)
         elif may_limit and self.chance(0.1):
-            made["options"]["max_steps"] = self.dice.randint(2, 8)
+            program["options"]["max_steps"] = self.dice.randint(2, 8)
         waits = not self.depth or "child_waits" in self.has
         branch_waits = "branch_waits" in self.has or not has_word(
-            made["body"], (*PARALLEL, "timeout")
+            program["body"], (*PARALLEL, "timeout")
         )
         may_gate = "approvals" in self.has and waits and branch_waits
         may_gate = may_gate and (not has_children or "child_approvals" in self.has)
         if may_gate and self.chance(0.2):
-            made["options"]["approve"] = ["external_action"]
+            program["options"]["approve"] = ["external_action"]
             if self.chance(0.2):
-                made["options"]["approval_ttl"] = 0.3
+                program["options"]["approval_ttl"] = 0.3
 
     def llm_program(self, shape: str) -> Program:
         """A model that calls tools: a body is a list of turns, a turn a list of calls."""
@@ -453,12 +453,12 @@ def generate(seed: str, name: str, features: Features, shape: str = "") -> Progr
     return made
 
 
-def _let_people_act(g: Generator, made: Program) -> None:
+def _let_people_act(g: Generator, program: Program) -> None:
     """What people do to this run besides answering it."""
     calm = "conflicts" not in g.has and (
-        has_word(_bodies(made), (*PARALLEL, "timeout")) or "llm" in made["kind"]
+        has_word(_bodies(program), (*PARALLEL, "timeout")) or "llm" in program["kind"]
     )
-    people = made["people"]
+    people = program["people"]
     if calm:
         return
     if "patches" in g.has and g.chance(0.3):
@@ -466,27 +466,27 @@ def _let_people_act(g: Generator, made: Program) -> None:
         people.setdefault("storm", "conflicts" in g.has and g.chance(0.5))
     if "pauses" in g.has and g.chance(0.15):
         people["pause"] = round(g.dice.uniform(0.05, 0.5), 3)
-    may_cancel = not made["children"] or "child_limits" in g.has
+    may_cancel = not program["children"] or "child_limits" in g.has
     if "cancels" in g.has and may_cancel and g.chance(0.1):
         people.setdefault("cancel", round(g.dice.uniform(0.05, 0.8), 3))
 
 
-def _bodies(made: Program) -> list[Any]:
-    return [made["body"], *(_bodies(child) for child in made["children"])]
+def _bodies(program: Program) -> list[Any]:
+    return [program["body"], *(_bodies(child) for child in program["children"])]
 
 
-def family(made: Program) -> list[Program]:
+def family(program: Program) -> list[Program]:
     """A program and all below it."""
-    return [made, *(below for child in made["children"] for below in family(child))]
+    return [program, *(below for child in program["children"] for below in family(child))]
 
 
 # ── printing ─────────────────────────────────────────────────────────────────────────────────
 
 
-def shown(made: Program) -> str:
+def shown(program: Program) -> str:
     """The program, for people."""
     lines = []
-    for one in family(made):
+    for one in family(program):
         options = ", ".join(f"{key}={value!r}" for key, value in one["options"].items())
         lines.append(
             f"{one['name']}: {one['kind']} ({one['shape']}) {options} people={one['people']}"

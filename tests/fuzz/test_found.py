@@ -684,7 +684,7 @@ async def only_in_branches(run: AsyncRun, waits: bool) -> None:
 def test_a_lost_race_stays_lost_when_a_run_that_failed_later_is_resumed(
     url: str, waits: bool
 ) -> None:
-    """Its main branch makes no call, so that only the branches that it started afterwards show that it went on."""
+    """Its main branch makes no call, so that only the branches that it started afterwards show that it continued."""
     with Holdfast(url, agents=[only_in_branches], options=SHORT) as hf:
         with pytest.raises(RunFailed):
             hf.run(only_in_branches, waits, id="r")

@@ -87,9 +87,9 @@ class World:
 
     # ── people ───────────────────────────────────────────────────────────────────────────
 
-    def acknowledge(self, act: str, run: str, token: str, **more: Any) -> None:
+    def acknowledge(self, act: str, run: str, token: str, **fields: Any) -> None:
         """A person was told that this was recorded; the token is the `by` of its event."""
-        self._append("acks", {"act": act, "run": run, "token": token, **more})
+        self._append("acks", {"act": act, "run": run, "token": token, **fields})
 
     def acks(self) -> list[dict[str, Any]]:
         return self._read("acks")

@@ -130,11 +130,11 @@ def test_the_input_is_checked_by_its_fields(given: Any, says: str, tmp_path: Pat
         ("Procedure { input = {n = field.number{items = 'string'}}, function() end }", "a.tac:1: "),
         ("Procedure { input = {n = field.array{items = 'text'}}, function() end }", "a.tac:1: "),
         ("t = Tool(5)", "a.tac:1: Tool takes a table, not number"),
-        ("t = Tool { name = '', function() end }", "a.tac:1: Tool: name must be a text"),
+        ("t = Tool { name = '', function() end }", "a.tac:1: Tool: name must be a string"),
         ("t = Tool { risk = 5, function() end }", "a.tac:1: t: risk must be one of"),
         ("t = Tool { retry = 3, function() end }", "a.tac:1: Tool t: retry takes a table"),
         ("t = Tool { [true] = 1, function() end }", "a.tac:1: Tool t has more than one value"),
-        ("\nt = Tool { use = 'host.nope' }", "a.tac:2: Python tool 'nope' was not given"),
+        ("\nt = Tool { use = 'host.nope' }", "a.tac:2: unknown Python tool 'nope'"),
         ("t = Tool { input = {a = field.string(5)}, function() end }", "a.tac:1: field.string"),
         (
             "t = Tool { input = {a = field.string}, function() end }",
@@ -166,7 +166,7 @@ def test_the_input_is_checked_by_its_fields(given: Any, says: str, tmp_path: Pat
             "a.tac:3: Agent a: tools must be a list of tools",
         ),
         ("Mocks { a = {usage = 5} }", "a.tac:1: the mock of a: usage takes a table"),
-        ("Mocks { a = {message = 5} }", "a.tac:1: the mock of a: message must be a text"),
+        ("Mocks { a = {message = 5} }", "a.tac:1: the mock of a: message must be a string"),
         ("h = History(5)", "a.tac:1: History takes a list of messages"),
         ("Procedure { budget = 5, function() end }", "a.tac:1: Procedure: budget takes a table"),
     ],
@@ -206,12 +206,12 @@ def test_an_unknown_option_is_refused_with_its_name(body: str, tmp_path: Path) -
         ("Stages({'late'})", "Stages must be declared at the top of the file"),
         ("Mocks {}", "Mocks must be declared at the top of the file"),
         ("local t = Tool { function() end }", "Tool must be declared at the top of the file"),
-        ("File.write('a.txt', nil)", "File.write: the content must be a text, not nil"),
-        ("File.write('a.txt', {1})", "File.write: the content must be a text, not table"),
-        ("File.write('a.txt', true)", "File.write: the content must be a text, not boolean"),
-        ("Stage.set({})", "Stage.set: the stage must be a text, not table"),
+        ("File.write('a.txt', nil)", "File.write: the content must be a string, not nil"),
+        ("File.write('a.txt', {1})", "File.write: the content must be a string, not table"),
+        ("File.write('a.txt', true)", "File.write: the content must be a string, not boolean"),
+        ("Stage.set({})", "Stage.set: the stage must be a string, not table"),
         ("Stage.set('sent')", "stage 'sent' is not declared; Stages has none"),
-        ("Host.call({})", "Host.call: the tool must be a text, not table"),
+        ("Host.call({})", "Host.call: the tool must be a string, not table"),
         (
             "Retry.with_backoff(print, {max_attempts = 0})",
             "max_attempts must be a number of at least 1",
@@ -269,6 +269,18 @@ def test_a_byte_order_mark_and_a_line_for_the_shell_are_skipped(
         problem.line,
         problem.says,
     )
+
+
+def test_validate_finds_the_line_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    """The place is read from Lua's error, not from the sentence around it."""
+    folder = tmp_path / "it cannot be loaded: here"
+    folder.mkdir()
+    path = folder / "a.tac"
+    path.write_text("\nStages(5)\nProcedure { function() end }\n")
+
+    (problem,) = problems_of(path)
+
+    assert (2, False) == (problem.line, "cannot be loaded" in problem.says)
 
 
 def test_validate_accepts_multiple_assignment_and_bytes_that_are_not_text(

@@ -71,7 +71,7 @@ def test_a_missing_or_wrong_option_is_reported_with_advice(tmp_path: Path) -> No
         (db, "Missing option '--as'", 2),
         (["--as", "a b", *db], "is not an agent name", 1),
         (["--as", "a", *db], "no store at", 1),
-        (["--as", "a", "--token-file", str(readable), *db], "go with --http", 2),
+        (["--as", "a", "--token-file", str(readable), *db], "need --http", 2),
         (["--as", "a", "--http", "8080", *db], "HOST:PORT", 2),
         (
             ["--as", "a", "--http", "127.0.0.1:1", "--token-file", str(readable), *db],

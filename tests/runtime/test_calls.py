@@ -1473,7 +1473,7 @@ def test_resume_finds_the_failed_step_behind_the_error_that_the_agent_raised(
 
 
 def test_a_running_tool_is_not_interrupted_when_its_sibling_has_to_wait(home: Any) -> None:
-    """A task group cancels the others when one raises; a wait is no error, so they finish first."""
+    """A task group cancels the others when one raises; a wait is not an error, so they finish first."""
     entered, release = threading.Event(), threading.Event()
     ran = Counter()
 

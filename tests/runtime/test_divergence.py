@@ -155,7 +155,7 @@ def test_changed_code_stops_before_any_new_effect_with_both_sides_named(
     said = str(stopped.value)
     assert recorded in said
     assert attempted in said
-    for way_out in ("put the old code back", "run.patched(", "hf.rerun('r')", "hf.fork"):
+    for way_out in ("restore the old code", "run.patched(", "hf.rerun('r')", "hf.fork"):
         assert way_out in said
 
     hf = home.open()
@@ -407,7 +407,7 @@ def test_items_mapped_in_threads_that_were_added_stop_before_any_new_effect(home
 
 
 def test_a_task_that_was_started_and_has_made_no_call_continues(home: Any) -> None:
-    """The log says that it was started, so its first call is no addition."""
+    """It is recorded as started, so its first call is not an addition."""
 
     @agent(name="unjoined")
     async def main(run: AsyncRun) -> Any:

@@ -110,8 +110,8 @@ def test_arguments_that_were_not_changed_are_not_an_edit(home: Any) -> None:
     [
         ({"amount": 50}, "exactly these"),
         ({"order": "A1", "amount": 50, "idempotency_key": "mine"}, "exactly these"),
-        ({"order": "A1", "amount": "50"}, "'amount' is a number, and was edited to a string"),
-        ({"order": ["A1"], "amount": 50}, "'order' is a string, and was edited to a list"),
+        ({"order": "A1", "amount": "50"}, "'amount' must be a number, not a string"),
+        ({"order": ["A1"], "amount": 50}, "'order' must be a string, not a list"),
     ],
 )
 def test_an_edit_that_cannot_fit_is_refused_at_once(home: Any, args: Any, why: str) -> None:

@@ -429,7 +429,7 @@ def test_a_claim_that_was_not_answered_is_ours(proxy: Proxy, far: PostgresStore)
 
 
 def test_a_deletion_that_was_not_answered_has_happened(proxy: Proxy, far: PostgresStore) -> None:
-    """And is said to have: True, as if the answer had come."""
+    """And is reported as deleted: True, as if the answer had come."""
     one = Log(far)
     one.append(change=RowChange("completed"))
     sprung = proxy.swallow_answer(commits)

@@ -79,7 +79,7 @@ class Log:
         return log.seal(self.head, [events.LogWritten(level="info", text=text)], epoch=1, time=1)
 
     def texts(self, store: SQLiteStore | None = None) -> list[str]:
-        """What the log says, checked."""
+        """The contents of the log, checked."""
         return texts(store or self.store, self.run_id)
 
 
@@ -748,7 +748,7 @@ def test_an_interrupt_ends_a_wait_for_other_processes(store: SQLiteStore, path: 
     store._connections.db.exec_trace = lambda cursor, statement, bindings: begun.set() or True
 
     def interrupt() -> None:
-        eventually(lambda: store._group._queue, "that the main thread stands in the queue")
+        eventually(lambda: store._group._queue, "the main thread in the queue")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with write_lock(path):

@@ -161,7 +161,7 @@ def read_lines(fd: int, count: int) -> bytes:
     """At least so many acknowledgements, whole ones."""
     lines = b""
     while lines.count(b"\n") < count or not lines.endswith(b"\n"):
-        assert select.select([fd], [], [], ANSWER_SECONDS)[0], "no writer goes on"
+        assert select.select([fd], [], [], ANSWER_SECONDS)[0], "no writer continues"
         lines += os.read(fd, 1 << 16)
     return lines
 

@@ -1,4 +1,4 @@
-"""Very many runs, put into a store past its doors, because creating them one by one takes minutes."""
+"""Very many runs, written to the tables of a store directly, because creating them one by one takes minutes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill(
         db.execute("COMMIT")
 
 
-def _fill_postgres(url: str, given: dict[str, object]) -> None:
+def _fill_postgres(url: str, values: dict[str, object]) -> None:
     import re
 
     import psycopg
@@ -56,7 +56,7 @@ def _fill_postgres(url: str, given: dict[str, object]) -> None:
         db.execute(
             f"INSERT INTO holdfast.runs {COLUMNS} "
             f"SELECT {one} FROM generate_series(1, %(count)s::bigint) AS n",
-            given,
+            values,
         )
         db.execute(
             "INSERT INTO holdfast.events (run, seq, time, epoch, kind, data, hash) "

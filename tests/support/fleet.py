@@ -396,13 +396,13 @@ class Chaos:
                 f"{self._stranded(hf, ended)}{fleet.log()}\nwhat should be: the end of all runs"
             ),
             seconds=self._plan.limit_seconds,
-            between=PACE_SECONDS,
+            pause=PACE_SECONDS,
         )
 
-    def _tell(self, elapsed: float, ended: int) -> None:
+    def _tell(self, elapsed: float, count: int) -> None:
         done, plan = self.report, self._plan
         sys.stdout.write(
-            f"seed {plan.seed}, {elapsed:.0f} s: {ended} of {len(self._tasks)} started runs ended "
+            f"seed {plan.seed}, {elapsed:.0f} s: {count} of {len(self._tasks)} started runs ended "
             f"({plan.runs} in all); {done.kills} kills, {done.freezes} freezes, {done.restarts.total()} restarts\n"
         )
         sys.stdout.flush()
@@ -434,9 +434,9 @@ class Chaos:
                 over.set()
                 harm.result()
 
-    def _do_harm(self, fleet: Fleet, began: float, over: threading.Event) -> None:
+    def _do_harm(self, fleet: Fleet, began: float, stop: threading.Event) -> None:
         at = dict.fromkeys(("kill", "freeze", "restart"), began + 1.0)
-        while not over.wait(0.05):
+        while not stop.wait(0.05):
             fleet.look_after()
             if time.monotonic() - began < self._plan.harm_seconds:
                 self._harm(fleet, at)
@@ -474,11 +474,11 @@ class Chaos:
 
     # ── judgement ────────────────────────────────────────────────────────────────────────
 
-    def _stranded(self, hf: Holdfast, ended: set[str]) -> str:
-        left = [hf.store.get(run_id) for run_id in self._tasks if run_id not in ended]
+    def _stranded(self, hf: Holdfast, finished: set[str]) -> str:
+        left = [hf.store.get(run_id) for run_id in self._tasks if run_id not in finished]
         rows = "\n".join(f"  {row}" for row in left[:20])
         return (
-            f"after {self._plan.limit_seconds} s {len(ended)} of {self._plan.runs} runs have ended; "
+            f"after {self._plan.limit_seconds} s {len(finished)} of {self._plan.runs} runs have ended; "
             f"{len(left)} have not, among them\n{rows}\n"
         )
 

@@ -52,7 +52,7 @@ class Writer:
         agent: str,
         input: Any,
         ago: int,
-        **more: Any,
+        **options: Any,
     ) -> None:
         self.store, self.clock, self.id, self.agent = store, clock, run_id, agent
         self.real, self.time = clock.now, clock.now - ago
@@ -63,7 +63,7 @@ class Writer:
         self.step = 0
         self.index = 0
         self.input = value(input)
-        self.add(e.RunCreated(run_id=run_id, agent=agent, input=self.input, **more))
+        self.add(e.RunCreated(run_id=run_id, agent=agent, input=self.input, **options))
 
     def after(self, us: float) -> Writer:
         self.time += int(us)
@@ -93,12 +93,12 @@ class Writer:
         *,
         effect: str = "keyed",
         attempt: int = 1,
-        again: bool = False,
+        is_repeated: bool = False,
         branch: str = "",
         child: str = "",
         index: int | None = None,
     ) -> Writer:
-        if not again:
+        if not is_repeated:
             self.step += 1
             self.index += 1
         data = values.encode(args)
@@ -262,7 +262,7 @@ def onboarding(make: Callable[..., Writer]) -> None:
         retry_in=900_000,
     )
     w.after(0.9 * SECOND).begin(
-        "find_slot", {"person": "ada@example.com"}, effect="repeatable", attempt=2, again=True
+        "find_slot", {"person": "ada@example.com"}, effect="repeatable", attempt=2, is_repeated=True
     )
     w.done("find_slot", "Tue 10:00", 0.5 * SECOND, attempt=2).state(slot="Tue 10:00")
     w.begin("book_room", {"slot": "Tue 10:00", "people": 2}).done(
@@ -281,7 +281,7 @@ def onboarding(make: Callable[..., Writer]) -> None:
         "send_invite",
         {"to": "ada@example.com", "slot": "Tue 10:00", "room": "room-4.12"},
         attempt=2,
-        again=True,
+        is_repeated=True,
     )
     w.done("send_invite", "invite-881", 0.6 * SECOND, attempt=2).state(invite="invite-881").add(
         e.StageEntered(stage="welcome")
@@ -474,7 +474,9 @@ def failed(make: Callable[..., Writer]) -> None:
         items=340
     )
     for attempt, wait in ((1, 2), (2, 4), (3, 8), (4, 16)):
-        w.begin("publish", {"channel": "#news", "items": 12}, attempt=attempt, again=attempt > 1)
+        w.begin(
+            "publish", {"channel": "#news", "items": 12}, attempt=attempt, is_repeated=attempt > 1
+        )
         w.fail(
             "publish",
             "HTTPStatusError",
@@ -484,7 +486,7 @@ def failed(make: Callable[..., Writer]) -> None:
             retry_in=wait * SECOND,
         )
         w.after(wait * SECOND)
-    w.begin("publish", {"channel": "#news", "items": 12}, attempt=5, again=True)
+    w.begin("publish", {"channel": "#news", "items": 12}, attempt=5, is_repeated=True)
     w.fail(
         "publish",
         "HTTPStatusError",
@@ -666,8 +668,8 @@ def fill(path: str | Path) -> None:
     clock = Clock()
     store = SQLiteStore(path, clock=clock)
 
-    def make(run_id: str, agent: str, input: Any, ago: int, **more: Any) -> Writer:
-        return Writer(store, clock, run_id, agent, input, ago, **more)
+    def make(run_id: str, agent: str, input: Any, ago: int, **options: Any) -> Writer:
+        return Writer(store, clock, run_id, agent, input, ago, **options)
 
     try:
         for write in (others, research, onboarding, failed, doubt, refund, question, running):

@@ -71,7 +71,7 @@ def _write(w: Writer, x: _Next) -> None:
     w.state(**{x(): x()})
     w.begin(x(), {x(): x()})
     w.fail(w.records[-1].kind, x(), x(), SECOND, retry_in=SECOND)
-    w.after(SECOND).begin(x(), {x(): x()}, effect="once", attempt=2, again=True)
+    w.after(SECOND).begin(x(), {x(): x()}, effect="once", attempt=2, is_repeated=True)
     w.add(e.LogWritten(level=x(), text=x()))
     w.add(
         e.CallDoubted(

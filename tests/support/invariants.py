@@ -127,7 +127,7 @@ def doubt_blocks(x: Evidence) -> None:
         elif isinstance(event, e.CallResolved):
             open_doubts.pop((event.branch, event.index), None)
         elif isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure):
-            assert place not in open_doubts, "a call in doubt went on without a resolution"
+            assert place not in open_doubts, "a call in doubt continued without a resolution"
             assert not any(b == event.branch and event.index > i for b, i in open_doubts), (
                 "a later call ran"
             )
@@ -156,7 +156,7 @@ def fold_of_any_split_agrees(x: Evidence) -> None:
 
 
 def what_is_open_is_found_from_the_end(x: Evidence) -> None:
-    """11: what the end of the log says of requests and doubts is what all of it says, when a run is suspended
+    """11: the end of the log gives the same requests and doubts as all of it, when a run is suspended
     and now and then."""
     count = len(x.records)
     moments = {count, *range(1, count, max(1, count // 7))}

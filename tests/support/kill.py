@@ -87,7 +87,7 @@ def on_postgres(dsn: str) -> MakeStore:
 
 
 @dataclass
-class Lived:
+class LifeResult:
     """What one process did before it ended."""
 
     killed: bool
@@ -98,7 +98,7 @@ class Lived:
 
 def live(
     make_store: MakeStore, clock: Clock, run: Callable[[Holdfast], Any], kill_at: int | None
-) -> Lived:
+) -> LifeResult:
     """Run in a forked process, killed at its n-th boundary if it comes that far."""
     read, write = os.pipe()
     pid = os.fork()
@@ -117,11 +117,11 @@ def live(
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     points = data.count(b"p")
     if killed:
-        return Lived(True, points, "killed")
+        return LifeResult(True, points, "killed")
     says, result = pickle.loads(data[data.index(b"=") + 1 :])  # our own child's words
     if says == "broke":
         raise AssertionError(f"the process failed:\n{result}")
-    return Lived(False, points, says, result)
+    return LifeResult(False, points, says, result)
 
 
 def _child(
@@ -158,7 +158,7 @@ def _child(
 
 def run_schedule(
     scenario: Scenario, make_store: MakeStore, ledger: Ledger, run_id: str, kills: list[int]
-) -> tuple[Lived, list[int], Evidence]:
+) -> tuple[LifeResult, list[int], Evidence]:
     """Bring the scenario to its end through these kills; the last life, all points, the evidence."""
     clock = Clock()
     points: list[int] = []
@@ -290,9 +290,9 @@ def kill(
 def _judge(
     scenario: Scenario,
     evidence: Evidence,
-    last: Lived,
-    reference: Lived | None,
-    wanted: Any,
+    last: LifeResult,
+    reference: LifeResult | None,
+    expected: Any,
     kills: list[int],
     reference_id: str = "",
 ) -> None:
@@ -305,7 +305,7 @@ def _judge(
             mine = str(scenario.essence(last.result)).replace(evidence.run_id, "ID")
             theirs = str(scenario.essence(reference.result)).replace(reference_id, "ID")
             assert mine == theirs, mine
-            assert logical(evidence) == wanted, (logical(evidence), wanted)
+            assert logical(evidence) == expected, (logical(evidence), expected)
     except AssertionError as broken:
         raise AssertionError(f"{scenario.name}, killed at {kills}: {broken}") from None
     for child in evidence.store.runs(limit=50, which=_children(evidence.run_id)):

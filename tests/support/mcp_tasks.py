@@ -90,11 +90,11 @@ def failing(run: Run, file: str) -> str:
 AGENTS = (migration, gated, asking, wordy, secretive, failing)
 
 
-def waits(hf: Holdfast, wanted: Callable[..., Any], task_id: str, **given: Any) -> str:
+def waits(hf: Holdfast, function: Callable[..., Any], task_id: str, **arguments: Any) -> str:
     """Start a task and execute it until it is suspended or fails."""
     with suppress(RunWaiting, RunFailed):
-        hf.run(wanted, id=task_id, **given)
-    return f"state://agents/{wanted.__name__}/tasks/{task_id}"
+        hf.run(function, id=task_id, **arguments)
+    return f"state://agents/{function.__name__}/tasks/{task_id}"
 
 
 # ── clients in this process ──────────────────────────────────────────────────────────────────
@@ -169,9 +169,9 @@ def read(store: Store, who: Identity, uri: str) -> Any:
 # ── agents in other processes ────────────────────────────────────────────────────────────────
 
 
-def stdio(url: str, name: str, *more: str) -> StdioServerParameters:
+def stdio(url: str, name: str, *options: str) -> StdioServerParameters:
     """`holdfast mcp` as a client starts it."""
-    words = ["mcp", "--as", name, "--allow-agent", "migration", "--db", url, *more]
+    words = ["mcp", "--as", name, "--allow-agent", "migration", "--db", url, *options]
     kept = ("PYTHONPYCACHEPREFIX", "PATH", "TMPDIR", "HOME")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     return StdioServerParameters(command=str(HOLDFAST), args=words, env=env)

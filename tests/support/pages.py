@@ -146,7 +146,7 @@ class Reader:
         code = "\n" * (block.line - 1) + block.text  # so that a traceback names the page's line
         exec(compile(code, str(self.page), "exec", dont_inherit=True), self.names)
 
-    def _command(self, command: str, shown: str) -> None:
+    def _command(self, command: str, expected: str) -> None:
         words = shlex.split(command, comments=True)
         environment = self.environment
         if words[0] == "export":
@@ -175,16 +175,16 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        if not is_shown(shown, done.stdout):
+        if not is_shown(expected, done.stdout):
             raise Wrong(
                 f"`{command}` prints something other than the page:\n{done.stdout}\n"
                 "(where it differs every time, write …; what cannot be run here is `console notest`)"
             )
 
 
-def is_shown(shown: str, output: str) -> bool:
+def is_shown(expected: str, output: str) -> bool:
     """Whether a page shows this output. How many blanks are in a row depends on what they align."""
-    pattern = re.sub(r"(\\ )+", " +", re.escape(shown)).replace("…", ".*?")
+    pattern = re.sub(r"(\\ )+", " +", re.escape(expected)).replace("…", ".*?")
     trimmed = re.sub(r" +$", "", output, flags=re.M).strip("\n")
     return re.fullmatch(pattern, trimmed, re.S) is not None
 

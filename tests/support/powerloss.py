@@ -102,7 +102,7 @@ _FILE = re.compile(r"^-?\w+<((?:\\x..)*)>")  # 4</path>, as strace -y shows a de
 _TEXT = re.compile(r'"((?:\\x..)*)"(\.\.\.)?')
 
 
-def _parse(line: str, folder: Path, acks: Path, known: set[str]) -> Op | None:
+def _parse(line: str, folder: Path, acks: Path, names: set[str]) -> Op | None:
     match = _CALL.match(line)
     if match is None:
         assert "unfinished" not in line, f"a second thread wrote: {line[:200]}"
@@ -111,7 +111,7 @@ def _parse(line: str, folder: Path, acks: Path, known: set[str]) -> Op | None:
     text = _TEXT.search(arguments)
     if call in ("openat", "creat", "unlink", "unlinkat", "rename", "renameat2"):
         assert text is not None
-        return _parse_name(call, Path(_bytes(text[1]).decode()), arguments, folder, known, result)
+        return _parse_name(call, Path(_bytes(text[1]).decode()), arguments, folder, names, result)
     file = _FILE.match(arguments)
     if file is None:
         return None
@@ -136,16 +136,16 @@ def _parse(line: str, folder: Path, acks: Path, known: set[str]) -> Op | None:
 
 
 def _parse_name(
-    call: str, path: Path, arguments: str, folder: Path, known: set[str], result: int
+    call: str, path: Path, arguments: str, folder: Path, names: set[str], result: int
 ) -> Op | None:
     if path.parent.resolve() != folder or path.name.endswith(IGNORED) or result < 0:
         return None
     if call == "unlink":
-        known.discard(path.name)
+        names.discard(path.name)
         return Op("unlink", path.name)
     assert call == "openat", f"{call} is not expected on {path}"
-    if "O_CREAT" in arguments and path.name not in known:
-        known.add(path.name)
+    if "O_CREAT" in arguments and path.name not in names:
+        names.add(path.name)
         return Op("create", path.name)
     return None
 

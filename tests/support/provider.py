@@ -27,12 +27,12 @@ KEY = "sk-test-4f9c21aa77e0"
 
 GARBAGE = "<html>a proxy says hello</html>"
 
-Said = dict[str, Any]
+ModelReply = dict[str, Any]
 """What a brain answers: `text`, and `calls` as (name, arguments as JSON text).
 
 `finish` replaces the reason why the answer ended, `refusal` is OpenAI's field of that name, `thinking` is Anthropic
 blocks that come first (made with `support.dialogues.thinking`)."""
-Brain = Callable[[str, int, list[str]], Said]
+Brain = Callable[[str, int, list[str]], ModelReply]
 
 
 class Provider:
@@ -220,38 +220,38 @@ class _OpenAI:
             }
         }
 
-    def answer(self, body: dict[str, Any], said: Said, fault: str) -> None:
+    def answer(self, body: dict[str, Any], reply: ModelReply, fault: str) -> None:
         calls = [
             {
                 "id": f"call_{self.turn(body)}_{i}",
                 "type": "function",
                 "function": {"name": name, "arguments": args},
             }
-            for i, (name, args) in enumerate(said.get("calls", ()))
+            for i, (name, args) in enumerate(reply.get("calls", ()))
         ]
-        finish = said.get("finish") or ("tool_calls" if calls else "stop")
+        finish = reply.get("finish") or ("tool_calls" if calls else "stop")
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         frame = {"id": "chatcmpl-1", "created": 1, "model": body["model"]}
         if not body.get("stream"):
-            message = {"role": "assistant", "content": said.get("text") or None}
+            message = {"role": "assistant", "content": reply.get("text") or None}
             message |= {"tool_calls": calls} if calls else {}
-            message |= {"refusal": said["refusal"]} if said.get("refusal") else {}
+            message |= {"refusal": reply["refusal"]} if reply.get("refusal") else {}
             choice = {"index": 0, "message": message, "finish_reason": finish}
             answer = {**frame, "object": "chat.completion", "choices": [choice]}
-            self.handler.whole(answer if said.get("silent") else {**answer, "usage": usage}, fault)
+            self.handler.whole(answer if reply.get("silent") else {**answer, "usage": usage}, fault)
             return
 
-        def chunk(delta: dict[str, Any] | None, finish: str | None = None, **more: Any) -> str:
+        def chunk(delta: dict[str, Any] | None, finish: str | None = None, **fields: Any) -> str:
             choices = (
                 [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
             )
-            return f"data: {json.dumps({**frame, 'object': 'chat.completion.chunk', 'choices': choices, **more})}\n\n"
+            return f"data: {json.dumps({**frame, 'object': 'chat.completion.chunk', 'choices': choices, **fields})}\n\n"
 
         def events() -> Iterator[str]:
             yield chunk({"role": "assistant", "content": ""})
-            for piece in _pieces(said.get("text", "")):
+            for piece in _pieces(reply.get("text", "")):
                 yield chunk({"content": piece})
-            for piece in _pieces(said.get("refusal", "")):
+            for piece in _pieces(reply.get("refusal", "")):
                 yield chunk({"refusal": piece})
             if fault == "error":
                 yield 'data: {"error": {"message": "the server had an error", "type": "server_error"}}\n\n'
@@ -300,11 +300,11 @@ class _Anthropic:
     def error(self, error: _Fault) -> dict[str, Any]:
         return {"type": "error", "error": {"type": error.kind, "message": error.message}}
 
-    def answer(self, body: dict[str, Any], said: Said, fault: str) -> None:
-        blocks: list[dict[str, Any]] = [dict(block) for block in said.get("thinking", ())]
-        if said.get("text"):
-            blocks.append({"type": "text", "text": said["text"]})
-        for i, (name, args) in enumerate(said.get("calls", ())):
+    def answer(self, body: dict[str, Any], reply: ModelReply, fault: str) -> None:
+        blocks: list[dict[str, Any]] = [dict(block) for block in reply.get("thinking", ())]
+        if reply.get("text"):
+            blocks.append({"type": "text", "text": reply["text"]})
+        for i, (name, args) in enumerate(reply.get("calls", ())):
             blocks.append(
                 {
                     "type": "tool_use",
@@ -313,7 +313,7 @@ class _Anthropic:
                     "raw": args,
                 }
             )
-        finish = said.get("finish") or ("tool_use" if said.get("calls") else "end_turn")
+        finish = reply.get("finish") or ("tool_use" if reply.get("calls") else "end_turn")
         message = {
             "id": "msg_1",
             "type": "message",

@@ -24,10 +24,10 @@ HOLDFAST = str(Path(sys.executable).parent / "holdfast")
 """The installed command."""
 
 
-def environment(**more: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     """This one without what would change what commands do."""
     ours = ("HOLDFAST_URL", "NO_COLOR", "CI")
-    return {**{name: value for name, value in os.environ.items() if name not in ours}, **more}
+    return {**{name: value for name, value in os.environ.items() if name not in ours}, **variables}
 
 
 def commands(text: str) -> list[str]:
@@ -345,11 +345,11 @@ class Terminal:
         """What was said, as one would copy it: without colours and the terminal's line ends."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.said).replace("\r\n", "\n")
 
-    def expect(self, wanted: str, seconds: float = 120) -> None:
+    def expect(self, expected: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
-        while wanted not in self.said:
-            assert time.monotonic() < end, f"waited for {wanted!r}, got {self.said!r}"
-            assert self._read(), f"ended before {wanted!r}: {self.said!r}"
+        while expected not in self.said:
+            assert time.monotonic() < end, f"waited for {expected!r}, got {self.said!r}"
+            assert self._read(), f"ended before {expected!r}: {self.said!r}"
 
     def _read(self) -> bool:
         if self._process.poll() is not None and self._theirs is not None:

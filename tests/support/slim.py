@@ -28,10 +28,10 @@ class Slim:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def call(self, function: str, **given: Any) -> Any:
+    def call(self, function: str, **arguments: Any) -> Any:
         """What `module:function` returns there; AssertionError, with its traceback, if it raises."""
         try:
-            answer = self._ask({"function": function, "given": given})
+            answer = self._ask({"function": function, "given": arguments})
         except BaseException:  # also a test that takes too long: no one waits for its answer
             self.close()
             raise

@@ -24,14 +24,14 @@ def eventually(
     what: str | Callable[[], object] = "it",
     *,
     seconds: float = PATIENCE_SECONDS,
-    between: float = LOOK_AGAIN_SECONDS,
+    pause: float = LOOK_AGAIN_SECONDS,
 ) -> T:
     """What is seen as soon as there is something to see; a failure that names it if there never is."""
     end = time.monotonic() + seconds
     while not (seen := look()):
         if time.monotonic() >= end:
             raise AssertionError(f"{what() if callable(what) else what} did not happen")
-        time.sleep(between)
+        time.sleep(pause)
     return seen
 
 

@@ -153,8 +153,8 @@ class Blocking:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
 
-        def call(*args: Any, **named: Any) -> Any:
-            found = method(*args, **named)
+        def call(*args: Any, **keywords: Any) -> Any:
+            found = method(*args, **keywords)
             if name == "stream":
                 return iter(self._runner.run(self._collected(found)))
             done = self._runner.run(found)
@@ -162,8 +162,8 @@ class Blocking:
 
         return call
 
-    async def _collected(self, found: Any) -> list[Any]:
-        return [one async for one in found]
+    async def _collected(self, value: Any) -> list[Any]:
+        return [one async for one in value]
 
     def close(self) -> None:
         self._runner.run(self._client.close())

@@ -55,15 +55,15 @@ class Workers:
             assert ready, f"{deed!r} did not happen"
             os.read(self.news[0], 65536)
 
-    def expect(self, process: subprocess.Popen[str], said: str) -> None:
+    def expect(self, process: subprocess.Popen[str], text: str) -> None:
         """Wait until this worker says so on stderr."""
         assert process.stderr is not None
         lines = []
         for line in process.stderr:
-            if said in line:
+            if text in line:
                 return
             lines.append(line)
-        raise AssertionError(f"it ended without {said!r}: {lines}")
+        raise AssertionError(f"it ended without {text!r}: {lines}")
 
     def start(
         self,

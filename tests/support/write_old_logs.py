@@ -47,10 +47,10 @@ ROW = (
 )
 
 
-def live(url: str, name: str, die_at: int, told: Path) -> bool:
+def live(url: str, name: str, die_at: int, report_file: Path) -> bool:
     """Execute a scenario in a process that is killed at its n-th boundary (0: not); whether it was killed."""
-    if told.exists():
-        DONE[:] = json.loads(told.read_text("utf-8"))["done"]
+    if report_file.exists():
+        DONE[:] = json.loads(report_file.read_text("utf-8"))["done"]
         free_at = (
             time.monotonic() + LEASE_SECONDS
         )  # 0.1 does not see that the owner of a lease is dead
@@ -63,7 +63,7 @@ def live(url: str, name: str, die_at: int, told: Path) -> bool:
             nonlocal count
             count += 1
             if count == die_at:
-                told.write_text(json.dumps({"done": DONE}), "utf-8")
+                report_file.write_text(json.dumps({"done": DONE}), "utf-8")
                 os.kill(os.getpid(), signal.SIGKILL)
 
         scenario = SCENARIOS[name]
@@ -71,7 +71,7 @@ def live(url: str, name: str, die_at: int, told: Path) -> bool:
         try:
             with Holdfast(url, agents=[scenario.agent, *scenario.others], options=options) as hf:
                 result = execute(hf, name)
-            told.write_text(json.dumps({"done": DONE, "result": result}), "utf-8")
+            report_file.write_text(json.dumps({"done": DONE, "result": result}), "utf-8")
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -99,10 +99,15 @@ def exported(hf: Holdfast, run_id: str, row: Any) -> dict[str, Any]:
     }
 
 
-def case_of(url: str, name: str, deaths: tuple[int, ...], told: Path) -> dict[str, Any]:
+def case_of(url: str, name: str, deaths: tuple[int, ...], report_file: Path) -> dict[str, Any]:
     with Holdfast(url) as hf:
         runs = [exported(hf, row.id, row) for row in reversed(hf.runs())]
-    return {"scenario": name, "deaths": deaths, **json.loads(told.read_text("utf-8")), "runs": runs}
+    return {
+        "scenario": name,
+        "deaths": deaths,
+        **json.loads(report_file.read_text("utf-8")),
+        "runs": runs,
+    }
 
 
 def shape(case: dict[str, Any]) -> Any:

@@ -164,7 +164,7 @@ def test_a_step_passes_or_reports_what_was_expected_and_what_was_found(
     assert (True, "") == (holds.ok, holds.actual + holds.problem)
     assert not fails.ok
     assert fails.failed is not None
-    assert (false, "recap.feature:6") == (fails.failed.said, fails.failed.place)
+    assert (false, "recap.feature:6") == (fails.failed.text, fails.failed.place)
     assert fails.expected
     assert fails.actual
 

@@ -187,7 +187,7 @@ def test_a_request_is_decided_once(hf: Holdfast, outside: Any) -> None:
 
 def test_a_call_is_approved_with_edited_arguments(hf: Holdfast, outside: Any) -> None:
     suspend(hf, mail, "m", to="sam@example.com")
-    with pytest.raises(InvalidInput, match="'to' is a string, and was edited to a number"):
+    with pytest.raises(InvalidInput, match="'to' must be a string, not a number"):
         outside.approve("m", args={"to": 5})
     with pytest.raises(InvalidInput, match="exactly these"):
         outside.approve("m", args={})

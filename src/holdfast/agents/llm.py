@@ -77,7 +77,7 @@ class _Act(Struct, frozen=True):
     calls: tuple[ToolRequest, ...]
 
 
-class _Observed(Struct, frozen=True):
+class _Observation(Struct, frozen=True):
     """The result of a tool call, as the model gets it."""
 
     text: str
@@ -192,7 +192,7 @@ class LLMAgent:
         setattr(self, SPEC, spec_of(self._enter))
         self.__name__ = name
         self.__doc__ = instructions or None
-        # As functions have it: where it was made. The command line tells its own agents by this.
+        # As functions have it: where it was made. The command line recognises the agents of a file by this.
         self.__module__ = sys._getframe(1).f_globals.get("__name__", __name__)
 
     def __repr__(self) -> str:
@@ -249,7 +249,7 @@ class LLMAgent:
                 return reply.text
             names = [call.name for call in reply.tool_calls]
             run.decide(f"turn {turn}", names, why=reply.text, options=tuple(self._tools))
-            observed: list[_Observed] = yield _Act(reply.tool_calls)
+            observed: list[_Observation] = yield _Act(reply.tool_calls)
             for call, seen in zip(reply.tool_calls, observed, strict=True):
                 failed = {"error": True} if seen.failed else None
                 said.add(Message(Role.TOOL, seen.text, metadata=failed, tool_call_id=call.id))
@@ -325,19 +325,19 @@ class LLMAgent:
             said, self._max_tokens, keep_last=self._keep_last, counter=self._counter
         )
 
-    def _prompt(self, shown: dialogue.TruncatedDialogue, turn: int) -> Prompt:
+    def _prompt(self, dialogue_shown: dialogue.TruncatedDialogue, turn: int) -> Prompt:
         tools = tuple(use.schema for use in self._tools.values())
         on_text = self._on_text
         shows = None if on_text is None else lambda piece: on_text(clean(piece))
-        return Prompt(shown.messages, tools, turn, shows)
+        return Prompt(dialogue_shown.messages, tools, turn, shows)
 
-    def _checked(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
+    def _checked(self, reply: Reply, dialogue_shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. One that is not complete fails the step, so a resume asks again."""
-        counted = self._counted(reply, shown)
+        counted = self._counted(reply, dialogue_shown)
         check_complete(counted)
         return counted
 
-    def _counted(self, reply: Reply, shown: dialogue.TruncatedDialogue) -> Reply:
+    def _counted(self, reply: Reply, dialogue_shown: dialogue.TruncatedDialogue) -> Reply:
         """The reply as it is recorded. Limits must hold also where a provider does not count."""
         if not isinstance(reply, Reply):
             raise InvalidInput(f"{self._model!r} must return a Reply, not {reply!r}")
@@ -350,18 +350,18 @@ class LLMAgent:
         if used is not None:
             if min(used.input_tokens, used.output_tokens, used.cost_usd) < 0:
                 raise InvalidInput(f"{self._model!r} reported a negative usage: {used!r}")
-            return replace(reply, left_out=shown.left_out)
-        sent = self._tools_tokens + shown.tokens
+            return replace(reply, left_out=dialogue_shown.left_out)
+        sent = self._tools_tokens + dialogue_shown.tokens
         got = self._counter.count(reply.text + "".join(c.arguments for c in reply.tool_calls))
         price = getattr(self._model, "price", None)
         usage = Usage(sent, got, price.cost(sent, got) if price is not None else 0.0)
-        return replace(reply, usage=usage, left_out=shown.left_out, estimated=True)
+        return replace(reply, usage=usage, left_out=dialogue_shown.left_out, estimated=True)
 
     # ── acting ───────────────────────────────────────────────────────────────────────────
 
-    def _act(self, call: ToolRequest) -> _Observed:
+    def _act(self, call: ToolRequest) -> _Observation:
         found = self._read(call)
-        if isinstance(found, _Observed):
+        if isinstance(found, _Observation):
             return found
         use, arguments = found
         try:
@@ -369,9 +369,9 @@ class LLMAgent:
         except CallFailed as failed:
             return self._failed(failed)
 
-    async def _act_async(self, call: ToolRequest) -> _Observed:
+    async def _act_async(self, call: ToolRequest) -> _Observation:
         found = self._read(call)
-        if isinstance(found, _Observed):
+        if isinstance(found, _Observation):
             return found
         use, arguments = found
         try:
@@ -379,27 +379,29 @@ class LLMAgent:
         except CallFailed as failed:
             return self._failed(failed)
 
-    def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observed:
-        """The tool and its arguments; or what to tell a model that asked for what there is not."""
+    def _read(self, call: ToolRequest) -> tuple[ToolUse, dict[str, Any]] | _Observation:
+        """The tool and its arguments; or the observation for a model that requested an unknown tool or wrong arguments."""
         use = self._tools.get(call.name)
         if use is None:
             known = ", ".join(self._tools) or "none"
-            return _Observed(
+            return _Observation(
                 f"error: unknown tool {call.name!r}; known tools: {known}", failed=True
             )
         try:
             return use, use.read(call.arguments)
         except WrongArguments as wrong:
-            return _Observed(self._cut(f"error: {call.name} was not called: {wrong}"), failed=True)
+            return _Observation(
+                self._cut(f"error: {call.name} was not called: {wrong}"), failed=True
+            )
 
-    def _seen(self, result: Any) -> _Observed:
+    def _seen(self, result: Any) -> _Observation:
         plain = values.lower(result, typed=True)
-        return _Observed("done" if plain is None else self._cut(dialogue.text_of(plain)))
+        return _Observation("done" if plain is None else self._cut(dialogue.text_of(plain)))
 
-    def _failed(self, failed: CallFailed) -> _Observed:
+    def _failed(self, failed: CallFailed) -> _Observation:
         if isinstance(failed, Rejected) and self._on_reject == "fail":
             raise failed
-        return _Observed(self._cut(f"error: {failed}"), failed=True)
+        return _Observation(self._cut(f"error: {failed}"), failed=True)
 
     def _cut(self, text: str) -> str:
         """A long text without its middle; the log has the whole."""

@@ -29,9 +29,9 @@ class OwnStates:
         """The type of the loop's first argument."""
         return str | self.kind
 
-    def first(self, given: Any) -> AgentState:
+    def first(self, value: Any) -> AgentState:
         """The first state, of a goal or of one that was given."""
-        state: AgentState = self.stored.begin(given) if isinstance(given, str) else given
+        state: AgentState = self.stored.begin(value) if isinstance(value, str) else value
         return state.to_planning() if state.phase is Phase.IDLE else state
 
     def shown(self, state: AgentState) -> Any:
@@ -59,16 +59,16 @@ class HeldStates(OwnStates):
     def input(self) -> Any:
         return self.kind
 
-    def first(self, given: Any) -> AgentState:
-        return self.returned(HeldState(phase=Phase.PLANNING), given)
+    def first(self, value: Any) -> AgentState:
+        return self.returned(HeldState(phase=Phase.PLANNING), value)
 
     def shown(self, state: AgentState) -> Any:
         assert isinstance(state, HeldState)
         return self._codec.decode(values.encode(state.value))
 
-    def returned(self, given: AgentState, value: Any) -> AgentState:
+    def returned(self, previous: AgentState, value: Any) -> AgentState:
         plain = values.decode(self._codec.encode(value))
-        state = given.replace(value=plain)
+        state = previous.replace(value=plain)
         return state.to_done() if self._until(self.shown(state)) else state
 
     def wrong(self, state: AgentState) -> str:

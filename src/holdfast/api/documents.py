@@ -24,7 +24,7 @@ Seconds = Annotated[float, Meta(ge=0, le=60)]
 Text = Annotated[str, Meta(max_length=10_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=1000)]
 Cursor = Annotated[str, Meta(max_length=30, pattern=r"^[0-9]*$")]
-"""Where a page starts: `next` of the page before. Its form may change."""
+"""Where a page starts: `next` of the previous page. Its form may change."""
 
 
 class _Query(Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +38,7 @@ class _Body(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 # ── queries ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Nothing(_Query, frozen=True):
+class NoQuery(_Query, frozen=True):
     """No parameters."""
 
 
@@ -123,7 +123,7 @@ class WaitQuery(_Query, frozen=True):
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────
 
 
-class BudgetGiven(_Body, frozen=True):
+class BudgetLimits(_Body, frozen=True):
     max_steps: Annotated[int, Meta(ge=0)] | None = None
     max_wall_time: Annotated[float, Meta(ge=0)] | None = None
     max_llm_tokens: Annotated[int, Meta(ge=0)] | None = None
@@ -140,7 +140,7 @@ class Start(_Body, frozen=True):
     version: str | None = None
     priority: Annotated[int, Meta(ge=-10, le=10)] = 0
     deadline: Annotated[float, Meta(ge=0)] | None = None
-    budget: BudgetGiven | None = None
+    budget: BudgetLimits | None = None
     why: Text = ""
 
 
@@ -214,7 +214,7 @@ class Resume(_Body, frozen=True):
     """`deadline` (seconds from now) and `budget` raise the run's limits."""
 
     deadline: Annotated[float, Meta(ge=0)] | None = None
-    budget: BudgetGiven | None = None
+    budget: BudgetLimits | None = None
     accept_new_steps: bool = False
     why: Text = ""
 
@@ -226,7 +226,7 @@ class Fork(_Body, frozen=True):
     why: Text = ""
 
 
-class PatchGiven(_Body, frozen=True):
+class PatchRequest(_Body, frozen=True):
     """Changes of what the run knows: new values of its state and keys to delete, a StatePatch (`knowledge`), or a JSON
     Patch (`operations`, RFC 6902). The first two may come together."""
 
@@ -276,7 +276,7 @@ class InboxList(Struct, frozen=True):
     next: Cursor | None
 
 
-class Started(Struct, frozen=True, omit_defaults=True):
+class StartResult(Struct, frozen=True, omit_defaults=True):
     run: RunRow
     is_new: bool
     has_ended: bool = False
@@ -320,8 +320,8 @@ class TimelineItem(Struct, frozen=True):
     tone: str | None
 
     @classmethod
-    def of(cls, found: Moment) -> TimelineItem:
-        return cls(*found)
+    def of(cls, value: Moment) -> TimelineItem:
+        return cls(*value)
 
     def moment(self) -> Moment:
         return Moment(*astuple(self))
@@ -339,7 +339,7 @@ class CallList(Struct, frozen=True):
     """The event up to which this is true."""
 
 
-class Changed(Struct, frozen=True):
+class PathChange(Struct, frozen=True):
     """One difference. A part that is not there is left out."""
 
     path: str
@@ -348,7 +348,7 @@ class Changed(Struct, frozen=True):
 
 
 class ChangeList(Struct, frozen=True):
-    items: list[Changed]
+    items: list[PathChange]
 
 
 class AgentList(Struct, frozen=True):
@@ -368,8 +368,8 @@ class ScheduleInfo(Struct, frozen=True):
     last_at: int | None = None
 
     @classmethod
-    def of(cls, found: Schedule) -> ScheduleInfo:
-        return cls(**{**found._asdict(), "input": Raw(found.input)})
+    def of(cls, value: Schedule) -> ScheduleInfo:
+        return cls(**{**value._asdict(), "input": Raw(value.input)})
 
     def schedule(self) -> Schedule:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -399,9 +399,9 @@ class DoctorReport(Struct, frozen=True):
     now: int
 
     @classmethod
-    def of(cls, found: Diagnosis) -> DoctorReport:
-        overdue = tuple(OverdueKind(*kind) for kind in found.overdue)
-        return cls(found.ok, found.findings, found.runs, found.damaged, overdue, found.now)
+    def of(cls, value: Diagnosis) -> DoctorReport:
+        overdue = tuple(OverdueKind(*kind) for kind in value.overdue)
+        return cls(value.ok, value.findings, value.runs, value.damaged, overdue, value.now)
 
     def diagnosis(self) -> Diagnosis:
         overdue = tuple(Kind(*astuple(kind)) for kind in self.overdue)
@@ -417,7 +417,7 @@ class Whoami(Struct, frozen=True):
     version: str
 
 
-class Deleted(Struct, frozen=True):
+class DeleteResult(Struct, frozen=True):
     id: str
 
 
@@ -456,7 +456,7 @@ class ItemChanged(Struct, frozen=True):
     changed: bool
 
 
-class Patched(Struct, frozen=True):
+class PatchResult(Struct, frozen=True):
     """`is_new` is false if the same key was used before; `seq` is where the log ends now."""
 
     is_new: bool

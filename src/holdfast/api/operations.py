@@ -36,7 +36,7 @@ class Operation:
     path: str
     summary: str
     result: Any
-    query: type[Struct] = d.Nothing
+    query: type[Struct] = d.NoQuery
     body: type[Struct] | None = None
     status: int = 200
     media: Media = "json"
@@ -210,7 +210,7 @@ OPERATIONS: Final = (
     Operation(
         "inbox", "GET", "/inbox", "Runs that are waiting for people.", d.InboxList, d.InboxQuery
     ),
-    Operation("agents", "GET", "/agents", "The agents that the store knows.", d.AgentList),
+    Operation("agents", "GET", "/agents", "The registered agents.", d.AgentList),
     Operation("schedules", "GET", "/schedules", "All schedules.", d.ScheduleList),
     Operation("doctor", "GET", "/doctor", "Examine the store and every run in it.", d.DoctorReport),
     # ── deciding
@@ -256,7 +256,7 @@ OPERATIONS: Final = (
         "POST",
         "/runs",
         "Start a run of a registered agent, for workers.",
-        d.Started,
+        d.StartResult,
         d.WaitQuery,
         d.Start,
         201,
@@ -275,9 +275,9 @@ OPERATIONS: Final = (
         "patch",
         "PATCH",
         _RUN + "/state",
-        "Change what a run knows; needs If-Match.",
-        d.Patched,
-        body=d.PatchGiven,
+        "Change a run's state; needs If-Match.",
+        d.PatchResult,
+        body=d.PatchRequest,
         problems=("no-such-run", "not-now", "conflict", "precondition-required"),
     ),
     Operation(
@@ -311,7 +311,7 @@ OPERATIONS: Final = (
         "resume",
         "POST",
         _RUN + "/resume",
-        "Let a failed or paused run continue; a worker executes it.",
+        "Resume a failed or paused run; a worker executes it.",
         RunRow,
         body=d.Resume,
         problems=(*_DECIDED, "not-resumable"),
@@ -320,7 +320,7 @@ OPERATIONS: Final = (
         "rerun",
         "POST",
         _RUN + "/rerun",
-        "Start the code of a run again, with its state kept.",
+        "Start a run over from its first line, with its state kept.",
         RunRow,
         body=d.Reason,
         problems=_DECIDED,
@@ -368,7 +368,7 @@ OPERATIONS: Final = (
         "items",
         "GET",
         _RUN + "/items",
-        "What integrations keep in a run, the last one first.",
+        "The items that integrations have stored in a run, newest first.",
         d.ItemList,
         d.ItemsQuery,
         problems=("no-such-run",),
@@ -377,7 +377,7 @@ OPERATIONS: Final = (
         "item",
         "GET",
         _RUN + "/item",
-        "What is kept under a key.",
+        "The item that is stored under a key.",
         d.ItemFound,
         d.ItemQuery,
         problems=("no-such-run",),
@@ -386,7 +386,7 @@ OPERATIONS: Final = (
         "put_item",
         "PUT",
         _RUN + "/item",
-        "Keep a value under a key.",
+        "Store a value under a key.",
         d.ItemChanged,
         body=d.PutItem,
         problems=("no-such-run", "not-now"),
@@ -395,7 +395,7 @@ OPERATIONS: Final = (
         "delete_item",
         "DELETE",
         _RUN + "/item",
-        "Delete what is kept under a key.",
+        "Delete the item that is stored under a key.",
         d.ItemChanged,
         d.ItemQuery,
         problems=("no-such-run", "not-now"),
@@ -406,7 +406,7 @@ OPERATIONS: Final = (
         "DELETE",
         _RUN,
         "Delete a run that has ended.",
-        d.Deleted,
+        d.DeleteResult,
         problems=("no-such-run", "not-now"),
     ),
     Operation(
@@ -427,7 +427,7 @@ OPERATIONS: Final = (
         "DELETE",
         "/schedules/{schedule_id}",
         "Delete a schedule.",
-        d.Deleted,
+        d.DeleteResult,
         problems=("not-found",),
     ),
 )

@@ -69,9 +69,9 @@ def title_of(name: str) -> str:
     return name.replace("-", " ").capitalize()
 
 
-def problem(name: str, status: int, detail: str, **more: Any) -> Problem:
+def problem(name: str, status: int, detail: str, **fields: Any) -> Problem:
     """A problem that is not an error of Holdfast's, such as a body that is too large."""
-    return Problem(TYPE_PREFIX + name, title_of(name), status, detail, **more)
+    return Problem(TYPE_PREFIX + name, title_of(name), status, detail, **fields)
 
 
 def problem_of(error: errors.HoldfastError, instance: str = "") -> Problem:
@@ -105,14 +105,14 @@ def _context(error: errors.HoldfastError) -> dict[str, Any]:
 # ── at the client ────────────────────────────────────────────────────────────────────────────
 
 
-def error_of(found: Problem) -> errors.HoldfastError:
+def error_of(problem: Problem) -> errors.HoldfastError:
     """The error that a server's problem stands for. Its class is one of ours, by its name in this table; its data is what
     the server sent."""
-    kind = _CLASSES.get(found.type.removeprefix(TYPE_PREFIX)) or _by_status(found.status)
+    kind = _CLASSES.get(problem.type.removeprefix(TYPE_PREFIX)) or _by_status(problem.status)
     made = kind.__new__(kind)
-    text = found.detail + (f"\n  {found.next}" if found.next else "")
+    text = problem.detail + (f"\n  {problem.next}" if problem.next else "")
     made.args = (text,)
-    for name, value in found.context.items():
+    for name, value in problem.context.items():
         data = msgspec.convert(value, _CONTEXT_TYPES[name]) if name in _CONTEXT_TYPES else value
         made.__dict__[name] = tuple(data) if isinstance(data, list) else data
     return made

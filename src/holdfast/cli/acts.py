@@ -199,4 +199,4 @@ def parameters_of(store: Store, agent: str, version: str | None) -> dict[str, An
         if found.name == agent:
             return found.parameters
     names = ", ".join(one.name for one in known) or "none"
-    raise NotFound(f"agent {agent!r} is not registered on the server; registered are: {names}")
+    raise NotFound(f"agent {agent!r} is not registered on the server; registered: {names}")

@@ -19,7 +19,7 @@ from holdfast.cli.common import (
     say,
     store_option,
 )
-from holdfast.cli.progress import counted, said
+from holdfast.cli.progress import busy, counted
 from holdfast.doctor import examine
 from holdfast.gc import delete, removable, rotate_snapshots
 from holdfast.store.base import MICROSECONDS
@@ -37,7 +37,7 @@ def doctor(url: str | None, as_json: bool) -> None:
 
     Also lists runs that are due and claimed by no worker.
     """
-    with existing_store(url) as store, said("examining the store"):
+    with existing_store(url) as store, busy("examining the store"):
         found = examine(store, watch=counted)
     now = found.now
     if as_json:
@@ -83,13 +83,13 @@ def doctor(url: str | None, as_json: bool) -> None:
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Delete runs that ended longer ago: 90, 30s, 15m, 12h, 30d, 4w.",
+    help="Delete runs that ended longer ago than this: 90 (seconds), 30s, 15m, 12h, 30d, 4w.",
 )
 @click.option(
     "--keep",
     type=click.IntRange(0),
     metavar="N",
-    help="Keep the newest N of them, whatever their age.",
+    help="Keep the newest N of them, regardless of their age.",
 )
 @click.option(
     "--snapshots",
@@ -155,10 +155,10 @@ def gc(
     say(as_json, {"deleted": ids, "dry_run": dry_run, **of_caches}, *lines)
 
 
-def _age(given: str | None, option: str) -> int | None:
+def _age(age: str | None, option: str) -> int | None:
     """An age as the user wrote it, in microseconds."""
     try:
-        return None if given is None else int(text.seconds_of(given) * MICROSECONDS)
+        return None if age is None else int(text.seconds_of(age) * MICROSECONDS)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from None
 
@@ -227,7 +227,7 @@ def import_run(file: IO[str], url: str | None, as_json: bool) -> None:
         raise bundle.NotABundle("it is not UTF-8 text") from None
     store = open_store(url, retry=False)
     try:
-        with said(f"writing {text.count(len(packed.records), 'event')}"):
+        with busy(f"writing {text.count(len(packed.records), 'event')}"):
             done = bundle.import_run(store, packed)
     finally:
         store.close()

@@ -61,11 +61,11 @@ def bulk(verb: str, search: str, dry_run: bool, decider: Decider) -> None:
     say(decider.as_json, data, f"{would}{verb} {text.count(len(done), 'run')}", *more)
 
 
-def _print(found: BulkReport) -> None:
-    for outcome in found.outcomes[:EXAMPLES]:
-        does = found.verb if outcome.acts else f"skip: {text.visible(outcome.why)}"
+def _print(report: BulkReport) -> None:
+    for outcome in report.outcomes[:EXAMPLES]:
+        does = report.verb if outcome.acts else f"skip: {text.visible(outcome.why)}"
         click.echo(f"  {outcome.run_id}  {outcome.status}  {does}", err=True)
-    if len(found.outcomes) > EXAMPLES:
-        counts = Counter(o.why or found.verb for o in found.outcomes)
+    if len(report.outcomes) > EXAMPLES:
+        counts = Counter(o.why or report.verb for o in report.outcomes)
         said = ", ".join(f"{n} {text.visible(what)}" for what, n in counts.most_common(8))
-        click.echo(f"  … in all: {said}", err=True)
+        click.echo(f"  … in total: {said}", err=True)

@@ -79,8 +79,8 @@ def _data(one: CheckedRun) -> dict[str, Any]:
     }
 
 
-def _print(found: list[CheckedRun], counts: Counter[Any], url: str | None) -> None:
-    for one in found:
+def _print(checked: list[CheckedRun], counts: Counter[Any], url: str | None) -> None:
+    for one in checked:
         if one.verdict not in BAD:
             continue
         where = f"step {one.step}" if one.step else one.where
@@ -93,13 +93,13 @@ def _print(found: list[CheckedRun], counts: Counter[Any], url: str | None) -> No
             click.echo(
                 f"{head} {click.style(one.verdict, fg='red')}: {text.visible(one.problem, lines=True)}"
             )
-    unknown = Counter(one.row.agent for one in found if one.verdict == "unknown")
+    unknown = Counter(one.row.agent for one in checked if one.verdict == "unknown")
     for name, count in sorted(unknown.items()):
         click.echo(f"unknown: {count} of agent {text.visible(name)}, which is not in these files")
     said = ", ".join(f"{counts[v]} {v}" for v in ("agrees", *BAD, "unknown") if counts[v])
     click.echo(
-        f"{text.count(len(found), 'unfinished run')}: {said}; nothing was executed"
-        if found
+        f"{text.count(len(checked), 'unfinished run')}: {said}; nothing was executed"
+        if checked
         else "no unfinished runs"
     )
     if counts["diverges"]:
@@ -107,6 +107,6 @@ def _print(found: list[CheckedRun], counts: Counter[Any], url: str | None) -> No
         click.echo(
             f"to keep the old behaviour for existing runs, use `if run.patched('name'):`; to restart a run: {again}"
         )
-    if any(one.adds for one in found):
+    if any(one.adds for one in checked):
         accept = command(url, "resume", "NEWCODE", "ID", "--accept-new-steps")
         click.echo(f"if the code only adds steps, a run can execute them now: {accept}")

@@ -88,16 +88,15 @@ def file_argument(command: F) -> F:
     return click.argument("target", metavar="FILE[:AGENT]", shell_complete=python_files)(command)
 
 
-def python_files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+def python_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For a shell's completion: its own, of files."""
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(begun, type="file")]
+    return [CompletionItem(incomplete, type="file")]
 
 
-def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """For a shell's completion: the newest runs whose id starts so. Whatever is wrong, it is not said
-    here: completion must not print errors."""
+def known_runs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell's completion: the newest runs whose id starts with this text. Completion never prints errors."""
     from click.shell_completion import CompletionItem
 
     url = ctx.params.get("url") or os.environ.get("HOLDFAST_URL")
@@ -106,7 +105,9 @@ def known_runs(ctx: click.Context, _: click.Parameter, begun: str) -> list[Compl
             rows = store.runs(Filter(), limit=COMPLETED_MAX)
     except HoldfastError:
         return []
-    return [CompletionItem(row.id, help=row.status) for row in rows if row.id.startswith(begun)]
+    return [
+        CompletionItem(row.id, help=row.status) for row in rows if row.id.startswith(incomplete)
+    ]
 
 
 # ── the store ────────────────────────────────────────────────────────────────────────────────
@@ -222,14 +223,14 @@ def decision_options(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def deciding(
-        *, by: str, why: str, yes: bool, url: str | None, as_json: bool, **own: Any
+        *, by: str, why: str, yes: bool, url: str | None, as_json: bool, **options: Any
     ) -> None:
         given = click.get_current_context().get_parameter_source("by")
         if is_server(url) and given is ParameterSource.COMMANDLINE:
             raise click.UsageError(
                 "--by cannot be used with a server: it records whose token it is"
             )
-        verb(decider=Decider(by, why, yes, url, as_json), **own)
+        verb(decider=Decider(by, why, yes, url, as_json), **options)
 
     made = store_option(json_option(deciding))
     made = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(made)

@@ -25,7 +25,7 @@ from holdfast.cli.common import (
     say,
 )
 from holdfast.cli.prompts import option_or_value, show_request
-from holdfast.control.requests import check_answer
+from holdfast.control.requests import check_answer, check_edit
 from holdfast.core import values
 from holdfast.core.state import Call, Waiting
 from holdfast.errors import InvalidInput, NotStorable
@@ -120,16 +120,22 @@ def _edited(store: Store, run_id: str, wait: Waiting, edits: dict[str, str]) -> 
     """The arguments that were shown, with these edits; what changes is shown too."""
     shown = describe.content(store, run_id, wait.show)
     if not wait.tool or not isinstance(shown, dict):
-        raise InvalidInput("--set edits the arguments of a tool call, and this is another request")
-    for name, given in edits.items():
+        raise InvalidInput(
+            "--set edits the arguments of a tool call; this request is not about a tool call"
+        )
+    args = dict(shown)
+    for name, edit in edits.items():
         if name not in shown:
-            raise InvalidInput(f"{wait.tool} is called with {', '.join(shown)}, not with {name!r}")
+            raise InvalidInput(
+                f"{wait.tool} has no argument {name!r}; its arguments are {', '.join(shown)}"
+            )
         # A text stays a text, whatever it looks like.
-        value = given if isinstance(shown[name], str) else json_or_text(given)
-        before, after = text.compact(shown[name]), text.compact(value)
+        args[name] = edit if isinstance(shown[name], str) else json_or_text(edit)
+    check_edit(wait.tool, shown, args)
+    for name in edits:
+        before, after = text.compact(shown[name]), text.compact(args[name])
         click.echo(f"  {text.visible(name)}: {before} becomes {after}", err=True)
-        shown[name] = value
-    return shown
+    return args
 
 
 @click.command()
@@ -200,17 +206,16 @@ def resolve(
         target = _doubtful(store, run_id, which)
         if target is not None:
             _show_call(store, run_id, target)
-            word = (
-                "done"
-                if done is not None
-                else "not done"
-                if failed is not None
-                else "to be retried"
-            )
-            decider.confirm(f"resolve it as {word}?")
+            decider.confirm(_question(done, failed))
             which = target.step
         acts.resolve(store, run_id, which, by=decider.by, why=decider.why, **how)
         _report(store, run_id, f"step {which} resolved", decider)
+
+
+def _question(done: str | None, failed: str | None) -> str:
+    if done is not None:
+        return "record it as done?"
+    return "record it as not done?" if failed is not None else "let it be called again?"
 
 
 def _doubtful(store: Store, run_id: str, which: int | str | None) -> Call | None:
@@ -309,7 +314,7 @@ def patch(
             by=decider.by,
             why=decider.why,
         )
-        _report(store, run_id, "patched" if is_new else "was patched before", decider)
+        _report(store, run_id, "patched" if is_new else "already patched with this key", decider)
 
 
 @click.command()
@@ -387,14 +392,14 @@ def fork(
     state = {key: json_or_text(value) for key, value in map(pair, changes)}
     if file is not None:
         if new_id is not None:
-            raise click.UsageError("--dry creates no run, so it takes no --id")
+            raise click.UsageError("--id cannot be used with --dry, which creates no run")
         from holdfast.cli.dry_fork import dry_fork
 
         answers = {key: json_or_text(value) for key, value in map(pair, mocks)}
         dry_fork(file, run_id, step, state, answers, decider.url, as_json=decider.as_json)
         return
     if mocks:
-        raise click.UsageError("--mock goes with --dry FILE")
+        raise click.UsageError("--mock needs --dry FILE")
     with existing_store(decider.url) as store:
         made = new_id or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
         acts.fork(store, run_id, step, made, state, by=decider.by, why=decider.why)

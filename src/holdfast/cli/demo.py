@@ -68,7 +68,7 @@ class DemoFolder:
         return [json.loads(line) for line in self.ledger.read_text(encoding="utf-8").splitlines()]
 
 
-def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
+def _environment(calendar: str, extra: dict[str, str]) -> dict[str, str]:
     """This process's environment; the demo's store is always the one in its folder."""
     kept = {
         k: v
@@ -76,7 +76,12 @@ def _environment(calendar: str, more: dict[str, str]) -> dict[str, str]:
         if k != "HOLDFAST_URL" and not k.startswith("HOLDFAST_DEMO_")
     }
     path = [str(HERE.parent.parent), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(path), "HOLDFAST_DEMO_CALENDAR": calendar, **more}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(path),
+        "HOLDFAST_DEMO_CALENDAR": calendar,
+        **extra,
+    }
 
 
 @contextlib.contextmanager

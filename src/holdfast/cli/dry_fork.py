@@ -49,38 +49,38 @@ def dry_fork(
         _print(done)
 
 
-def _data(done: DryStep) -> dict[str, Any]:
-    error = done.error
+def _data(step: DryStep) -> dict[str, Any]:
+    error = step.error
     return {
-        "run": done.run_id,
-        "step": done.step,
-        "name": done.name,
-        "status": done.status,
-        "args": done.args,
-        "result": done.result,
+        "run": step.run_id,
+        "step": step.step,
+        "name": step.name,
+        "status": step.status,
+        "args": step.args,
+        "result": step.result,
         "error": None if error is None else views.to_plain(error),
-        "attempts": len(done.call.attempts),
-        "recorded": done.recorded.status,
-        "changes": [{"path": c.path, "before": c.before, "after": c.after} for c in done.changes],
+        "attempts": len(step.call.attempts),
+        "recorded": step.recorded.status,
+        "changes": [{"path": c.path, "before": c.before, "after": c.after} for c in step.changes],
     }
 
 
-def _print(done: DryStep) -> None:
+def _print(step: DryStep) -> None:
     click.echo(
-        f"step {done.step}, {text.visible(done.name)}: {done.status} (recorded: {done.recorded.status})"
+        f"step {step.step}, {text.visible(step.name)}: {step.status} (recorded: {step.recorded.status})"
     )
-    click.echo(f"  arguments  {text.compact(done.args, 200)}")
-    if done.error is None:
-        click.echo(f"  result     {text.compact(done.result, 200)}")
+    click.echo(f"  arguments  {text.compact(step.args, 200)}")
+    if step.error is None:
+        click.echo(f"  result     {text.compact(step.result, 200)}")
     else:
-        click.echo(f"  error      {text.visible(f'{done.error.type}: {done.error.message}')}")
-    if done.changes:
+        click.echo(f"  error      {text.visible(f'{step.error.type}: {step.error.message}')}")
+    if step.changes:
         text.table(
             ("what", "before", "after"),
             [
                 (text.visible(c.path), text.compact(c.before, 60), text.compact(c.after, 60))
-                for c in done.changes
+                for c in step.changes
             ],
             indent=2,
         )
-    click.echo(f"executed in isolation; run {text.visible(done.run_id)} is unchanged")
+    click.echo(f"executed in isolation; run {text.visible(step.run_id)} is unchanged")

@@ -46,7 +46,7 @@ CALLS_SHOWN = 100
 @click.option("--parent", default="", help="Only child runs of this one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
 @click.option(
-    "--cursor", type=int, help="Where the next page starts (`next` of the previous page)."
+    "--cursor", type=int, help="The cursor of the next page (`next` of the previous page)."
 )
 @store_option
 @json_option
@@ -66,7 +66,9 @@ def list_runs(
     word is the beginning of a run's id, or an agent; a "quoted text" is searched in inputs, results, errors and state.
     """
     if search and (status or agent or parent):
-        raise click.UsageError("write status:, agent: and parent: into the search, or leave it out")
+        raise click.UsageError(
+            "put status:, agent: and parent: into the search, or leave the search out"
+        )
     with existing_store(url) as store:
         if search:
             from holdfast.cli import acts  # here, because it loads what decides
@@ -96,7 +98,7 @@ def list_runs(
         click.echo(f"{label}: {command(url, 'list', *first, *given, '--cursor', after)}")
 
 
-def _print_runs(found: list[RunRow], now: int) -> None:
+def _print_runs(rows: list[RunRow], now: int) -> None:
     text.table(
         ("id", "agent", "status", "changed", "waiting for"),
         [
@@ -107,7 +109,7 @@ def _print_runs(found: list[RunRow], now: int) -> None:
                 f"{text.span(now - row.updated_at)} ago",
                 _waits_for(row, now) or "–",
             )
-            for row in found
+            for row in rows
         ],
     )
 
@@ -430,8 +432,8 @@ def _which_events(command: Callable[..., None]) -> Callable[..., None]:
     """The options that select a part of a log."""
     options = (
         click.option("--after", type=int, default=-1, help="Only events after this number."),
-        click.option("--limit", type=click.IntRange(0), help="At most so many events."),
-        click.option("--last", type=click.IntRange(0), help="Only the last so many events."),
+        click.option("--limit", type=click.IntRange(0), help="Print at most this many events."),
+        click.option("--last", type=click.IntRange(0), help="Print only the last N events."),
     )
     for option in reversed(options):
         command = option(command)

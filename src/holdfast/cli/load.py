@@ -164,7 +164,7 @@ def check_agent(loaded: AgentFile, row: RunRow) -> None:
 
 
 def parameters(
-    name: str, schema: ParamSchema, given: Iterable[str], *, partial: bool = False
+    name: str, schema: ParamSchema, pairs: Iterable[str], *, partial: bool = False
 ) -> dict[str, Any]:
     """`k=v` texts as the agent's parameters; a usage error that lists all that is wrong, and what is
     wanted. If `partial`, some may be missing."""
@@ -173,9 +173,9 @@ def parameters(
     named = {p.name: p for p in wanted if p.kind in ("named", "positional")}
     found: dict[str, Any] = {}
     wrong: list[str] = []
-    for key, value in map(pair, given):
+    for key, value in map(pair, pairs):
         if key in found:
-            wrong.append(f"{key} is given twice")
+            wrong.append(f"{key} occurs twice")
         elif key not in named and not loose:
             wrong.append(f"{key} is not a parameter")
         else:
@@ -183,7 +183,7 @@ def parameters(
                 found[key] = converted(value, named[key].type if key in named else Any)
             except NotStorable:
                 wrong.append(f"{key}={value!r} is not {type_name(named[key].type)}")
-    given_names = {key for key, _ in map(pair, given)}
+    given_names = {key for key, _ in map(pair, pairs)}
     missing = [
         n for n, p in named.items() if p.is_required and n not in given_names and not partial
     ]

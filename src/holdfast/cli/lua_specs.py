@@ -21,7 +21,7 @@ from holdfast.testing.spec import Scenario, SpecContext, known_sentences, read_s
 from holdfast.testing.step_matcher import (
     Outcome,
     StepPattern,
-    Unmet,
+    UnmetExpectation,
     json_or_text,
     sentence,
     sentences_in,
@@ -116,7 +116,7 @@ def _output_should_not_be(outcome: Outcome, field: str, value: Any) -> None:
 def _one_of(expects: Callable[..., None], outcome: Outcome, key: str, value: Any) -> None:
     *others, last = _forms(value)
     for form in others:
-        with contextlib.suppress(Unmet):
+        with contextlib.suppress(UnmetExpectation):
             return expects(outcome, key, form)
     return expects(outcome, key, last)
 
@@ -131,17 +131,17 @@ def _forms(value: Any) -> list[Any]:
 
 def _own_sentences(program: Program) -> list[StepPattern]:
     return [
-        StepPattern(step.text, "outcome", _asked(program, step.number, step.text))
+        StepPattern(step.text, "outcome", _custom_sentence(program, step.number, step.text))
         for step in program.declared.steps
     ]
 
 
-def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
+def _custom_sentence(program: Program, number: int, sentence_text: str) -> Callable[..., None]:
     """A sentence of the file: its function gets the outcome and the values, and fails by an error or `false`."""
     from holdfast.lua.convert import from_lua, to_lua
     from holdfast.lua.vm import LuaError
 
-    @sentence(said)
+    @sentence(sentence_text)
     def ask(outcome: Outcome, **values: Any) -> None:
         vm, fn = program.custom_step(number, outcome.state, outcome.run.stage)
         seen = {
@@ -154,9 +154,9 @@ def _asked(program: Program, number: int, said: str) -> Callable[..., None]:
         try:
             result = vm.call(fn, *(to_lua(vm.lua, x) for x in (seen, *values.values())))
         except LuaError as error:
-            outcome.expect(said, error.message, holds=False)
+            outcome.expect(sentence_text, error.message, holds=False)
         else:
-            outcome.expect(said, from_lua(result), holds=result is not False)
+            outcome.expect(sentence_text, from_lua(result), holds=result is not False)
 
     return ask
 

@@ -33,16 +33,16 @@ def identity_options(command: F) -> F:
     made = click.option("--allow-answers", "may_answer", is_flag=True, help=said)(command)
     said = "An agent whose tasks the client can reach too; '*' for all. Can be repeated."
     made = click.option("--allow-agent", "allowed", metavar="AGENT", multiple=True, help=said)(made)
-    said = "The agent that the client acts as. It reaches the tasks of this agent."
+    said = "The agent that the client acts as. It can reach the tasks of this agent."
     return click.option("--as", "name", metavar="NAME", help=said)(made)
 
 
 def http_options(command: F) -> F:
     """`--http` and what goes with it."""
-    said = "A host name under which clients reach --http, beyond localhost. Can be repeated."
+    said = "A host name of the --http server other than localhost. Can be repeated."
     made = click.option("--allow-host", "hosts", metavar="HOST", multiple=True, help=said)(command)
     file = click.Path(path_type=Path, dir_okay=False)
-    said = "A file of mode 600 with several tokens for --http, each with its own identity (JSON)."
+    said = "A JSON file of mode 600 with several tokens for --http, each with its own identity."
     made = click.option("--credentials", type=file, help=said)(made)
     said = f"A file of mode 600 with the bearer token for --http; or set {TOKEN}."
     made = click.option("--token-file", type=file, help=said)(made)
@@ -78,7 +78,7 @@ def mcp(
     _check_installed()
     if http is None:
         if token_file is not None or credentials is not None or hosts:
-            raise click.UsageError("--token-file, --credentials and --allow-host go with --http.")
+            raise click.UsageError("--token-file, --credentials and --allow-host need --http.")
         _serve_stdio(url, _identity(name, allowed, may_answer))
         return
     if credentials is None:
@@ -100,7 +100,7 @@ class Token(NamedTuple):
     who: Identity
 
 
-class CredentialGiven(msgspec.Struct, forbid_unknown_fields=True, rename={"name": "as"}):
+class CredentialEntry(msgspec.Struct, forbid_unknown_fields=True, rename={"name": "as"}):
     """An entry of the --credentials file."""
 
     name: str
@@ -132,14 +132,20 @@ def _serve_stdio(url: str | None, who: Identity) -> None:
 def _serve_http(
     url: str | None, where: str, tokens: Sequence[Token], hosts: Sequence[str], *, as_json: bool
 ) -> None:
-    from holdfast.mcp.http import LOOPBACK, PATH, BearerToken, McpApp, is_loopback, known, serve
+    from holdfast.mcp.http import (
+        LOOPBACK,
+        PATH,
+        BearerToken,
+        McpApp,
+        accept_tokens,
+        is_loopback,
+        serve,
+    )
 
     host, port = _place(where)
     if not is_loopback(host) and not hosts:
-        raise InvalidInput(
-            f"other machines can reach {host}: give the names under which they do with --allow-host"
-        )
-    accepted = known([BearerToken.of(x.token, x.who) for x in tokens])
+        raise InvalidInput(f"other machines can reach {host}: set its host names with --allow-host")
+    accepted = accept_tokens([BearerToken.of(x.token, x.who) for x in tokens])
     with existing_store(url) as store:
         app = McpApp(store, accepted, hosts=(*LOOPBACK, *hosts))
         names, address = [x.who.name for x in tokens], f"http://{host}:{port}{PATH}"
@@ -152,7 +158,7 @@ def _read_credentials(path: Path) -> list[Token]:
     from holdfast.mcp.http import read_secret
 
     try:
-        found = msgspec.json.decode(read_secret(path), type=list[CredentialGiven])
+        found = msgspec.json.decode(read_secret(path), type=list[CredentialEntry])
     except msgspec.DecodeError as error:
         raise InvalidInput(
             f'{path} must be a list such as [{{"as": "writer", "token": "…"}}]: {error}'
@@ -175,7 +181,7 @@ def _token(host: str, token_file: Path | None) -> str:
 
     given = os.environ.get(TOKEN, "")
     if token_file is not None and given:
-        raise InvalidInput(f"both --token-file and {TOKEN} are given; give one of them")
+        raise InvalidInput(f"--token-file and {TOKEN} are both set; use one of them")
     if token_file is not None:
         return read_secret(token_file).strip()
     if given:
@@ -189,9 +195,9 @@ def _token(host: str, token_file: Path | None) -> str:
     return made
 
 
-def known_clients(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+def known_clients(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """For a shell's completion."""
-    return [client.name for client in clients.CLIENTS if client.name.startswith(begun)]
+    return [client.name for client in clients.CLIENTS if client.name.startswith(incomplete)]
 
 
 @mcp.command()

@@ -1,7 +1,7 @@
 """Progress on stderr, for people at a terminal.
 
 `Progress` prints, line by line, what a run that executes in this process does. It reads the log like any other
-process. `counted` counts long work on one line; `said` names work that cannot be counted.
+process. `counted` counts long work on one line; `busy` names work that cannot be counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def counted(things: Iterable[T], what: str) -> Iterator[T]:
-    """The things, one by one; at a terminal one line counts them, and is gone at the end."""
+    """Yields the items; on a terminal, one line counts them and is erased at the end."""
     watched = sys.stderr.isatty()
     last = 0.0
     try:
@@ -54,8 +54,8 @@ def counted(things: Iterable[T], what: str) -> Iterator[T]:
 
 
 @contextmanager
-def said(what: str) -> Iterator[None]:
-    """While it lasts, a terminal says what continues; at the end that is gone."""
+def busy(what: str) -> Iterator[None]:
+    """Show what is in progress on a terminal, until it is done."""
     watched = sys.stderr.isatty()
     if watched:
         click.echo(f"{ERASE}{what} …", nl=False, err=True)

@@ -53,8 +53,8 @@ def ask_on_the_spot(store: Store, run_id: str) -> bool:
     return decided
 
 
-def _decide(store: Store, asked: views.RequestOfRun) -> bool:
-    run_id, wait = asked.run_id, asked.wait
+def _decide(store: Store, request: views.RequestOfRun) -> bool:
+    run_id, wait = request.run_id, request.wait
     if wait.wait == "approval":
         answer = click.prompt(
             "approve? yes, no, or later", type=click.Choice(["y", "n", "l"]), default="l", err=True
@@ -72,8 +72,8 @@ def _decide(store: Store, asked: views.RequestOfRun) -> bool:
     return True
 
 
-def option_or_value(said: str, wait: Waiting | None) -> Any:
-    """What a person typed: one of the options as it stands, else JSON if it reads as JSON."""
+def option_or_value(text: str, wait: Waiting | None) -> Any:
+    """What a person typed: one of the options unchanged, otherwise JSON if it is valid JSON."""
     if wait is not None and wait.options:
-        return said
-    return json_or_text(said)
+        return text
+    return json_or_text(text)

@@ -57,7 +57,7 @@ lease_option = click.option(
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the run stays reserved if this process dies.",
+    help="How long the run stays reserved after this process dies.",
 )
 deadline_option = click.option(
     "--deadline", type=float, metavar="SECONDS", help="Seconds from now after which the run fails."
@@ -75,11 +75,11 @@ wait_option = click.option(
 )
 
 
-def _budget(given: tuple[str, ...]) -> Budget | None:
+def _budget(pairs: tuple[str, ...]) -> Budget | None:
     """The limits that were typed."""
     known = set(Budget.__struct_fields__)
     found: dict[str, Any] = {}
-    for text_ in given:
+    for text_ in pairs:
         name, _, number = text_.partition("=")
         try:
             found[name] = int(number) if number.isdecimal() else float(number)
@@ -244,7 +244,7 @@ class Job:
 
     def _failed(self, failed: RunFailed) -> NoReturn:
         state = views.brief(self.hf.store, self.run_id)
-        was_cancelled = isinstance(failed, RunCancelled)  # its message says so by itself
+        was_cancelled = isinstance(failed, RunCancelled)  # its message includes it
         error = failed.message if was_cancelled else f"{failed.error_type}: {failed.message}"
         if self.as_json:
             self._json(
@@ -386,12 +386,12 @@ def run(
     "--override",
     multiple=True,
     type=click.Choice(CHECKS),
-    help="Resume although this check fails: the run is too old, or of another version of its agent.",
+    help="Resume even if this check fails: the run is too old, or of another version of its agent.",
 )
 @click.option(
     "--accept-new-steps",
     is_flag=True,
-    help="Execute calls that the code adds among the recorded ones; a renamed call counts as added.",
+    help="Execute calls that the code has added between recorded ones; a renamed call counts as added.",
 )
 @deadline_option
 @budget_option
@@ -481,7 +481,7 @@ def _show_what_may_repeat(state: RunState) -> None:
     ]
     if did:
         click.echo(
-            f"run {state.id} has done this, and will do it again unless its state prevents it: "
+            f"run {state.id} has made these calls, and will make them again unless its state prevents it: "
             + "; ".join(did),
             err=True,
         )

@@ -38,7 +38,7 @@ PORT = 8350
     multiple=True,
     metavar="FILE",
     shell_complete=python_files,
-    help="Also run a worker for the agents of this file; may be repeated.",
+    help="Also run a worker for the agents of this file; can be repeated.",
 )
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
 @click.option(
@@ -46,7 +46,7 @@ PORT = 8350
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name under which browsers reach the server; may be repeated.",
+    help="A host name of the server; can be repeated.",
 )
 @click.option(
     "--trust-user-header",
@@ -59,7 +59,7 @@ PORT = 8350
     "proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="The address of that proxy; may be repeated.",
+    help="The address of that proxy; can be repeated.",
 )
 @click.option(
     "--proxy-role",
@@ -140,18 +140,16 @@ def _check_installed() -> None:
 
 
 def _refuse_open_server(
-    host: str, known: Credentials, proxy: TrustedProxy | None, hosts: tuple[str, ...]
+    host: str, credentials: Credentials, proxy: TrustedProxy | None, hosts: tuple[str, ...]
 ) -> None:
     """Other machines can reach this address: there must be credentials, and names to check the Host header with."""
-    if not known.all() and proxy is None:
+    if not credentials.all() and proxy is None:
+        create = credentials.command("create", "NAME", "--role", "admin")
         raise InvalidInput(
-            f"other machines can reach {host}, so credentials are needed; create one with "
-            "`holdfast token create NAME --role admin`"
+            f"other machines can reach {host}, so credentials are needed; create one with `{create}`"
         )
     if not hosts:
-        raise InvalidInput(
-            f"other machines can reach {host}: give the names under which they do with --allow-host"
-        )
+        raise InvalidInput(f"other machines can reach {host}: set its host names with --allow-host")
 
 
 def _proxy(header: str | None, proxies: tuple[str, ...], role: str | None) -> TrustedProxy | None:
@@ -159,10 +157,10 @@ def _proxy(header: str | None, proxies: tuple[str, ...], role: str | None) -> Tr
 
     if header is None and not proxies:
         if role is not None:
-            raise click.UsageError("--proxy-role goes with --trust-user-header and --trust-proxy.")
+            raise click.UsageError("--proxy-role needs --trust-user-header and --trust-proxy.")
         return None
     if header is None or not proxies:
-        raise click.UsageError("--trust-user-header and --trust-proxy go together.")
+        raise click.UsageError("--trust-user-header and --trust-proxy must be used together.")
     return TrustedProxy(header.lower(), frozenset(proxies), role or "")
 
 
@@ -197,8 +195,8 @@ def _mcp(server: Server) -> RunningApp:
             return None
         if not found.agents:
             raise AccessDenied(
-                f"the credential {found.name!r} reaches no agents through MCP; the operator of this server can create "
-                "one that does: holdfast token create NAME --role operator --allow-agent AGENT"
+                f"credential {found.name!r} is not allowed to use MCP; the operator of this server can create one "
+                "that is: holdfast token create NAME --role operator --allow-agent AGENT"
             )
         return Caller(found.digest, Identity(found.name, found.agents))
 

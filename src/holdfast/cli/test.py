@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # loaded with --crash-everywhere
 
 
 class TestTarget(Struct, frozen=True):
-    """What there is to test beside one agent's file."""
+    """What one file has to test."""
 
     given: str
     """FILE, FILE:agent or FILE.feature, as it was typed."""
@@ -57,7 +57,7 @@ class TestTarget(Struct, frozen=True):
 
 
 class TestCounts(Struct):
-    """What came of it all."""
+    """How many passed and failed, over all targets."""
 
     as_json: bool
     scenarios: list[dict[str, Any]] = field(default_factory=list)
@@ -257,15 +257,15 @@ def _crashed(
         verdict = judge(scenario, outcome)
         if verdict.ok:
             return ""
-        said = verdict.failed.said if verdict.failed is not None else scenario.name
+        said = verdict.failed.text if verdict.failed is not None else scenario.name
         why = verdict.problem or f"expected {verdict.expected}, but it was {verdict.actual}"
         return f"“{said}” failed: {why}"
 
     shows = not tally.as_json and sys.stderr.isatty()
 
-    def progress(done: int, of: int) -> None:
+    def progress(done: int, total: int) -> None:
         if shows:
-            click.echo(f"\r  {scenario.name}: crash {done} of {of} ", nl=False, err=True)
+            click.echo(f"\r  {scenario.name}: crash {done} of {total} ", nl=False, err=True)
 
     report = explore(
         setup_of(scenario, context),
@@ -291,7 +291,7 @@ def _print(verdict: ScenarioResult, report: CrashReport | None) -> None:
     elif verdict.failed is not None:
         line = verdict.failed
         _indented(
-            f"{line.keyword} {line.said}   ({line.place})\n  expected: {verdict.expected}\n  actual:   {verdict.actual}"
+            f"{line.keyword} {line.text}   ({line.place})\n  expected: {verdict.expected}\n  actual:   {verdict.actual}"
         )
     if not verdict.ok and verdict.outcome is not None:
         _what_happened(verdict.outcome)
@@ -300,8 +300,8 @@ def _print(verdict: ScenarioResult, report: CrashReport | None) -> None:
             _indented(line_)
 
 
-def _indented(said: str) -> None:
-    for line in said.splitlines():
+def _indented(output: str) -> None:
+    for line in output.splitlines():
         click.echo(f"          {text.visible(line)}")
 
 
@@ -389,7 +389,7 @@ def _verdict_data(verdict: ScenarioResult, report: CrashReport | None) -> dict[s
         "failed": None
         if failed is None
         else {
-            "sentence": failed.said,
+            "sentence": failed.text,
             "place": failed.place,
             "expected": verdict.expected,
             "actual": verdict.actual,

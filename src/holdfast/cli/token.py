@@ -49,13 +49,13 @@ def token(ctx: click.Context, file: Path | None, url: str | None, as_json: bool)
 
 @token.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do.")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What the credential may do.")
 @click.option(
     "--allow-agent",
     "agents",
     metavar="AGENT",
     multiple=True,
-    help="An agent whose tasks it reaches through MCP; '*' for all. Can be repeated. Without it, it cannot use MCP.",
+    help="An agent whose tasks the credential can reach through MCP; '*' for all. Can be repeated. Without this option, the credential cannot use MCP.",
 )
 @credentials_option
 @store_option
@@ -93,7 +93,8 @@ def list_tokens(file: Path | None, url: str | None, as_json: bool) -> None:
 
 
 def _list(file: Path | None, url: str | None, as_json: bool) -> None:
-    found = credentials_of(file, url).all()
+    known = credentials_of(file, url)
+    found = known.all()
     if as_json:
         plain = [
             {"name": c.name, "role": c.role, "agents": c.agents, "created_at": c.created_at}
@@ -102,7 +103,8 @@ def _list(file: Path | None, url: str | None, as_json: bool) -> None:
         click.echo(text.as_json({"credentials": plain}))
         return
     if not found:
-        click.echo("no credentials; `holdfast token create NAME --role admin` makes one")
+        create = known.command("create", "NAME", "--role", "admin")
+        click.echo(f"no credentials; `{create}` creates one")
         return
     rows = [
         (c.name, c.role, time.strftime("%Y-%m-%d", time.gmtime(c.created_at)), ", ".join(c.agents))

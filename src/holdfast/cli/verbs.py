@@ -26,7 +26,7 @@ VERBS: Final = {
     "start": ("start", "start", "Start a run of a registered agent by name, for workers."),
     "agents": ("start", "agents", "List the registered agents."),
     "worker": ("worker", "worker", "Execute runs that are due, until stopped."),
-    "schedule": ("worker", "schedule", "Let workers start runs at certain times."),
+    "schedule": ("worker", "schedule", "Let workers start runs on a schedule."),
     "schedules": ("worker", "schedules", "List all schedules and their next due times."),
     "unschedule": ("worker", "unschedule", "Delete a schedule."),
     "list": ("inspect", "list_runs", "List runs, newest first."),

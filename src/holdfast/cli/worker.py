@@ -25,6 +25,7 @@ from holdfast.runtime.exec.engine import Options
 from holdfast.runtime.exec.worker import Report, Worker
 from holdfast.store.base import Schedule
 from holdfast.store.opening import open_store
+from holdfast.words.advice import command
 
 LOOK_SECONDS = 0.1
 OPENING_SECONDS = 60.0
@@ -52,36 +53,36 @@ class ReportPrinter:
         self._shown = ""
         self._mutex = threading.Lock()
 
-    def __call__(self, said: Report) -> None:
-        self._counts[said.status] += said.status != "unknown"
+    def __call__(self, report: Report) -> None:
+        self._counts[report.status] += report.status != "unknown"
         if self._quiet:
             return
         if self._as_json:
             line = text.as_json_line(
                 {
-                    "status": said.status,
-                    "agent": said.agent,
-                    "run": said.run_id,
-                    "seconds": round(said.seconds, 6),
-                    "detail": said.detail,
+                    "status": report.status,
+                    "agent": report.agent,
+                    "run": report.run_id,
+                    "seconds": round(report.seconds, 6),
+                    "detail": report.detail,
                 }
             )
         else:
-            line = self._sentence(said)
+            line = self._sentence(report)
         with self._mutex:
             self._clear()
             click.echo(line, err=True)
 
-    def _sentence(self, said: Report) -> str:
-        detail = text.visible(said.detail)
-        if said.status == "unknown":
+    def _sentence(self, report: Report) -> str:
+        detail = text.visible(report.detail)
+        if report.status == "unknown":
             return click.style(
-                f"not claimed: runs of {text.visible(said.agent)}; {detail}", fg="yellow"
+                f"not claimed: runs of {text.visible(report.agent)}; {detail}", fg="yellow"
             )
-        status = click.style(said.status, fg=COLOURS.get(said.status, "cyan"))
-        about = f": {detail}" if detail and said.status != "completed" else ""
-        took = text.span(round(said.seconds * 1_000_000))
-        return f"{time.strftime('%H:%M:%S')}  {said.run_id} ({text.visible(said.agent)}) {status} after {took}{about}"
+        status = click.style(report.status, fg=COLOURS.get(report.status, "cyan"))
+        about = f": {detail}" if detail and report.status != "completed" else ""
+        took = text.span(round(report.seconds * 1_000_000))
+        return f"{time.strftime('%H:%M:%S')}  {report.run_id} ({text.visible(report.agent)}) {status} after {took}{about}"
 
     def show(self, under_way: int) -> None:
         """The count, in place, on a terminal."""
@@ -182,7 +183,7 @@ class WorkerThread:
     help="How long a call may still take after SIGTERM or Ctrl-C.",
 )
 @click.option("--once", is_flag=True, help="Exit when nothing is due.")
-@click.option("--quiet", "-q", is_flag=True, help="Do not report single runs.")
+@click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each run.")
 @store_option
 @json_option
 def worker(
@@ -242,14 +243,14 @@ def _opened(url: str | None, agents: list[Any], options: Options) -> Holdfast:
             time.sleep(OPENING_PAUSE_SECONDS)
 
 
-class _Visible(logging.Formatter):
+class _VisibleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return text.visible(super().format(record), lines=True)
 
 
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
+    handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s"))
     log = logging.getLogger("holdfast")
     log.handlers[:] = [handler]
     log.setLevel(logging.WARNING)
@@ -272,7 +273,7 @@ def _log_to_stderr() -> None:
     type=click.Choice(("latest", "all", "none")),
     default="latest",
     show_default=True,
-    help="Which missed times to start a run for, after a period without workers.",
+    help="For which missed times to start a run, after a period without workers.",
 )
 @store_option
 @json_option
@@ -347,13 +348,13 @@ def unschedule(schedule_id: str, url: str | None, as_json: bool) -> None:
     """Delete a schedule. Runs that it has started are not affected."""
     with existing_store(url) as store:
         if not store.schedules.delete(schedule_id):
-            raise NotFound(f"no schedule {schedule_id!r}; `holdfast schedules` lists them")
+            raise NotFound(f"no schedule {schedule_id!r}; `{command(url, 'schedules')}` lists them")
     say(as_json, {"id": schedule_id, "deleted": True}, f"schedule {schedule_id!r} deleted")
 
 
-def _input(agent: Any, given: tuple[str, ...]) -> dict[str, Any]:
+def _input(agent: Any, pairs: tuple[str, ...]) -> dict[str, Any]:
     spec = agent_spec(agent)
-    return parameters(spec.name, spec.params.schema, given)
+    return parameters(spec.name, spec.params.schema, pairs)
 
 
 def _fields(one: Schedule) -> dict[str, Any]:

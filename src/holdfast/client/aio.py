@@ -203,8 +203,8 @@ class AsyncClient:
     async def record(
         self, agent: str, /, *, id: str, why: str = "", **input: Any
     ) -> AsyncRemoteRun[Any]:
-        """Create a run that another program executes (`agent` is its name): no worker claims it. The program keeps
-        items in it, and ends it with `finish`."""
+        """Create a run that another program executes (`agent` is its name): no worker claims it. The program stores
+        items in it and ends it with `finish`."""
         return AsyncRemoteRun(self, await self.do(calls.record(agent, input, id=id, why=why)))
 
     async def stream(self, run_id: str, *, after: int = -1) -> AsyncIterator[tuple[Record, Event]]:

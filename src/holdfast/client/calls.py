@@ -150,9 +150,9 @@ def _nothing(_: bytes) -> None:
     return None
 
 
-def _record(found: d.RecordedEvent) -> Record:
-    data = bytes(memoryview(found.data))
-    return Record(found.seq, found.time, found.epoch, found.kind, data, bytes.fromhex(found.hash))
+def _record(event: d.RecordedEvent) -> Record:
+    data = bytes(memoryview(event.data))
+    return Record(event.seq, event.time, event.epoch, event.kind, data, bytes.fromhex(event.hash))
 
 
 def read_recorded(run_id: str, data: bytes) -> tuple[Record, Event]:
@@ -172,43 +172,47 @@ class EventPage:
     next: int
 
 
-def result_of(found: views.Outcome) -> Value:
+def result_of(outcome: views.Outcome) -> Value:
     """The result of a run that has ended, or the error that it ended with."""
-    if found.result is not None:
-        return found.result
-    if found.error is None:
-        raise cancelled_error(found.run_id, found.by, found.why, found.root)
-    error = found.error
-    raise outcome_error(found.run_id, found.reason, error.type, error.message, found.root)
+    if outcome.result is not None:
+        return outcome.result
+    if outcome.error is None:
+        raise cancelled_error(outcome.run_id, outcome.by, outcome.why, outcome.root)
+    error = outcome.error
+    raise outcome_error(outcome.run_id, outcome.reason, error.type, error.message, outcome.root)
 
 
-def not_yet(found: views.Outcome) -> RunBusy:
-    return RunBusy(found.run_id, found.waiting_for or "a worker", "ask again later")
+def not_yet(outcome: views.Outcome) -> RunBusy:
+    return RunBusy(
+        outcome.run_id,
+        outcome.waiting_for or "a worker",
+        f"call hf.result({outcome.run_id!r}) again later",
+    )
 
 
-def large_values(found: Any) -> list[str]:
+def large_values(value: Any) -> list[str]:
     """The hashes of what is stored outside the log, in something found in a state."""
-    if isinstance(found, Value):
-        return [found.blob] if found.blob else []
+    if isinstance(value, Value):
+        return [value.blob] if value.blob else []
     parts = (
-        found.values()
-        if isinstance(found, dict)
-        else found
-        if isinstance(found, list | tuple)
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list | tuple)
         else ()
     )
     return [hash_ for part in parts for hash_ in large_values(part)]
 
 
-def filled(found: Any, blobs: Mapping[str, bytes]) -> Any:
+def filled(value: Any, blobs: Mapping[str, bytes]) -> Any:
     """The same as `views.value`, with what was fetched."""
-    if isinstance(found, Value):
-        return values.decode(blobs[found.blob] if found.blob else found.json)
-    if isinstance(found, dict):
-        return {key: filled(part, blobs) for key, part in found.items()}
-    if isinstance(found, list | tuple):
-        return [filled(part, blobs) for part in found]
-    return found
+    if isinstance(value, Value):
+        return values.decode(blobs[value.blob] if value.blob else value.json)
+    if isinstance(value, dict):
+        return {key: filled(part, blobs) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [filled(part, blobs) for part in value]
+    return value
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────────
@@ -241,7 +245,7 @@ def at(run_id: str, step: int, when: Literal["before", "after"] = "after") -> Ap
 
 
 def diff(run_id: str, step_a: int, step_b: int) -> ApiCall[list[views.Change]]:
-    """What changed in what the agent knew between the ends of two steps."""
+    """What changed in the state between the ends of two steps."""
 
     def read(data: bytes) -> list[views.Change]:
         items = msgspec.json.decode(data, type=d.ChangeList).items
@@ -338,8 +342,8 @@ _RUNS: Final = _reads(d.RunList)
 def search(
     query: str, *, limit: int = 50, cursor: int | None = None
 ) -> ApiCall[views.SearchResult]:
-    """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. One that is
-    cut (`stopped`) is continued with `cursor=found.next`."""
+    """Runs that match a search such as `status:failed agent:recap error:timeout since:24h`, newest first. If a search
+    stopped early (`stopped`), continue it with `cursor=found.next`."""
 
     def read(data: bytes) -> views.SearchResult:
         page = _RUNS(data)
@@ -360,7 +364,7 @@ _INBOX: Final = _reads(d.InboxList)
 
 
 def agents() -> ApiCall[list[views.AgentInfo]]:
-    """The agents that the store knows."""
+    """The registered agents."""
 
     def read(data: bytes) -> list[views.AgentInfo]:
         return msgspec.json.decode(data, type=d.AgentList).items
@@ -386,8 +390,8 @@ def doctor() -> ApiCall[Diagnosis]:
 # ── changing ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _body(given: msgspec.Struct) -> bytes:
-    return values.encode_struct(given)
+def _body(document: msgspec.Struct) -> bytes:
+    return values.encode_struct(document)
 
 
 def _plain(value: Any) -> Any:
@@ -395,8 +399,8 @@ def _plain(value: Any) -> Any:
     return values.lower(value)
 
 
-def _budget(given: Budget | None) -> d.BudgetGiven | None:
-    return None if given is None else d.BudgetGiven(**msgspec.structs.asdict(given))
+def _budget(budget: Budget | None) -> d.BudgetLimits | None:
+    return None if budget is None else d.BudgetLimits(**msgspec.structs.asdict(budget))
 
 
 def _acts(verb: str, run_id: str, body: msgspec.Struct) -> ApiCall[None]:
@@ -413,7 +417,7 @@ def start(
     budget: Budget | None,
     why: str,
     version: str | None = None,
-) -> ApiCall[d.Started]:
+) -> ApiCall[d.StartResult]:
     # The id is made here if none is given, so that a request whose answer was lost can be made again.
     if not isinstance(agent, str):
         raise InvalidInput(
@@ -431,7 +435,7 @@ def start(
         version=version,
         why=why,
     )
-    return ApiCall(operation("start"), _reads(d.Started), body=_body(body))
+    return ApiCall(operation("start"), _reads(d.StartResult), body=_body(body))
 
 
 def approve(
@@ -453,7 +457,7 @@ def reject(run_id: str, request: str = "", *, why: str = "", digest: str = "") -
 
 
 def answer(run_id: str, value: Any, request: str = "", *, why: str = "") -> ApiCall[None]:
-    """Answer the question that the run asks."""
+    """Answer a question of the run."""
     return _acts("answer", run_id, d.Answer(value=_plain(value), request=request, why=why))
 
 
@@ -505,15 +509,15 @@ def patch(
     if isinstance(changes, StatePatch):
         if gone:
             raise InvalidInput(
-                "delete=… works with new values of run.state, not with another kind of patch"
+                "delete=… needs new values of run.state; it cannot be combined with another kind of patch"
             )
-        body = d.PatchGiven(knowledge=msgspec.to_builtins(changes), key=key, why=why)
+        body = d.PatchRequest(knowledge=msgspec.to_builtins(changes), key=key, why=why)
     elif isinstance(changes, Mapping):
         lowered = {name: _plain(value) for name, value in changes.items()}
-        body = d.PatchGiven(set=lowered, delete=gone, key=key, why=why)
+        body = d.PatchRequest(set=lowered, delete=gone, key=key, why=why)
     else:
-        body = d.PatchGiven(operations=_plain(list(changes)), delete=gone, key=key, why=why)
-    read = _reads(d.Patched)
+        body = d.PatchRequest(operations=_plain(list(changes)), delete=gone, key=key, why=why)
+    read = _reads(d.PatchResult)
     version = "*" if expected is None else f'"{expected}"'
     return ApiCall(
         operation("patch"),
@@ -567,7 +571,7 @@ def fork(
 
 
 def import_run(lines: Iterable[str]) -> ApiCall[bundle.ImportResult]:
-    """Import a run that `export` wrote. It is checked and not trusted: one that had not ended is paused."""
+    """Import a run that `export` wrote. It is validated first. A run that had not ended is paused."""
     content = "\n".join(line.rstrip("\n") for line in lines).encode()
     return ApiCall(operation("import"), _reads(bundle.ImportResult), body=content)
 
@@ -582,7 +586,7 @@ def bulk(
     why: str = "",
 ) -> ApiCall[BulkReport]:
     """Cancel or resume the runs that match a search, or these runs. With `dry_run`, only report what would be done;
-    `newest` of that report keeps runs out that were created since. At most 1,000 runs at once."""
+    pass `newest` of that report to exclude runs that were created since. At most 1,000 runs at once."""
     body = d.Bulk(verb=verb, q=query, runs=list(runs), newest=newest, dry_run=dry_run, why=why)
     return ApiCall(operation("bulk"), _reads(BulkReport), body=_body(body))
 
@@ -626,13 +630,13 @@ def record(agent: str, input: Mapping[str, Any], *, id: str, why: str) -> ApiCal
 
 
 def finish(run_id: str, result: Any = None) -> ApiCall[None]:
-    """End a run that another program executes. One that has ended stays as it is."""
+    """End a run that another program executes. A run that has already ended is not changed."""
     return _acts("finish", run_id, d.Finish(result=_plain(result)))
 
 
 def put_item(run_id: str, collection: str, key: str, value: Any) -> ApiCall[bool]:
-    """Keep a value (JSON, or bytes) in a run, under a key; whether anything was recorded. The same value under the same
-    key is not recorded again; another value is the key's next version."""
+    """Store a value (JSON or bytes) in a run, under a key. Returns whether anything was recorded. The same value under
+    the same key is not recorded again; another value is the key's next version."""
     if isinstance(value, bytes | bytearray | memoryview):
         body = d.PutItem(collection=collection, key=key, data=bytes(value))
     else:
@@ -643,7 +647,7 @@ def put_item(run_id: str, collection: str, key: str, value: Any) -> ApiCall[bool
 
 
 def delete_item(run_id: str, collection: str, key: str) -> ApiCall[bool]:
-    """Delete what is kept under a key; whether there was anything. Earlier values stay in the run's log."""
+    """Delete the item that is stored under a key. Returns whether there was one. Earlier values stay in the run's log."""
     return _of_run("delete_item", run_id, _changed, collection=collection, key=key)
 
 

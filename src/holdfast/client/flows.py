@@ -32,7 +32,7 @@ def resume(
     deadline: float | None = None,
     budget: Budget | None = None,
 ) -> Flow[Any]:
-    """Let a failed or paused run continue; a worker executes it. With `wait`, its result is returned."""
+    """Resume a failed or paused run; a worker executes it. With `wait`, its result is returned."""
     yield calls.resume(run_id, deadline, budget, accept_new_steps, why)
     return (yield from result(run_id)) if wait else None
 
@@ -58,7 +58,7 @@ def result(run_id: str, *, timeout: float | None = None) -> Flow[Any]:
 
 
 def value(run_id: str, value: Any) -> Flow[Any]:
-    """Something found in a run's state, whole: what was too big for its event is fetched."""
+    """The full value of something in a run's state: a value that was too large for its event is fetched."""
     blobs: dict[str, bytes] = {}
     for hash_ in dict.fromkeys(calls.large_values(value)):
         blobs[hash_] = yield calls.large_value(run_id, hash_)
@@ -94,7 +94,7 @@ def timeline(run_id: str, *, after: int = -1, limit: int | None = None) -> Flow[
 
 
 def item(run_id: str, collection: str, key: str) -> Flow[Item | None]:
-    """What is kept under a key, or None."""
+    """The item that is stored under a key, or None."""
     found: KeptItem | None = yield calls.kept_item(run_id, collection, key)
     return None if found is None else (yield from _whole(run_id, found))
 
@@ -107,8 +107,8 @@ def items(
     after: int = -1,
     limit: int | None = None,
 ) -> Flow[list[Item]]:
-    """The items of a collection (or of all) whose keys start with `prefix`, the last one that was put first; only
-    those that were put after the event with this seq, if given. Deleted ones are left out."""
+    """The items of a collection (or of all) whose keys start with `prefix`, newest first. With `after`, only those that
+    were stored after the event with this seq. Deleted items are left out."""
     found: list[Item] = []
     before: int | None = None
     while limit is None or len(found) < limit:
@@ -123,10 +123,10 @@ def items(
     return found
 
 
-def _whole(run_id: str, kept: KeptItem) -> Flow[Item]:
+def _whole(run_id: str, item: KeptItem) -> Flow[Item]:
     """An item with its value, which may be stored outside the log."""
-    if kept.is_bytes:
-        content: Any = yield calls.large_value(run_id, kept.value.blob)
+    if item.is_bytes:
+        content: Any = yield calls.large_value(run_id, item.value.blob)
     else:
-        content = yield from value(run_id, kept.value)
-    return Item(kept.collection, kept.key, content, kept.version, kept.seq, kept.time)
+        content = yield from value(run_id, item.value)
+    return Item(item.collection, item.key, content, item.version, item.seq, item.time)

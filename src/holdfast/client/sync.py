@@ -220,8 +220,8 @@ class Client:
         return RemoteRun(self, self.do(calls.fork(run_id, step, id, state, why)))
 
     def record(self, agent: str, /, *, id: str, why: str = "", **input: Any) -> RemoteRun[Any]:
-        """Create a run that another program executes (`agent` is its name): no worker claims it. The program keeps
-        items in it, and ends it with `finish`."""
+        """Create a run that another program executes (`agent` is its name): no worker claims it. The program stores
+        items in it and ends it with `finish`."""
         return RemoteRun(self, self.do(calls.record(agent, input, id=id, why=why)))
 
     def stream(self, run_id: str, *, after: int = -1) -> Iterator[tuple[Record, Event]]:

@@ -98,12 +98,12 @@ def state_patch(state: Mapping[str, Any], *, by: str = "", why: str = "") -> e.S
     return e.StatePatched(changes=state_operations(state), by=by, why=why or "forked")
 
 
-def _resumed(kept: Sequence[Event]) -> list[Event]:
-    """Failures after which the run was resumed, and the resumptions: they tell why a call that had
+def _resumed(events: Sequence[Event]) -> list[Event]:
+    """Failures after which the run was resumed, and the resumptions: they explain why a call that had
     failed was made again, and what the code had done in between."""
     found: list[Event] = []
     failed: e.RunFailure | None = None
-    for event in kept:
+    for event in events:
         if isinstance(event, e.RunFailure):
             failed = event
         elif isinstance(event, e.RunReopened) and failed is not None:
@@ -112,9 +112,9 @@ def _resumed(kept: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
+def _renumbered(events: Sequence[tuple[int, Event]]) -> list[Event]:
     """Events as they follow the first one of a fork: what names another by its seq names it there."""
-    now = {seq: number for number, (seq, _) in enumerate(past, start=1)}
+    now = {seq: number for number, (seq, _) in enumerate(events, start=1)}
 
     def renumber(event: Event) -> Event:
         if isinstance(event, e.WaitEnded) and event.source:
@@ -123,16 +123,16 @@ def _renumbered(past: Sequence[tuple[int, Event]]) -> list[Event]:
             return msgspec.structs.replace(event, approval=now.get(event.approval))
         return event
 
-    return [renumber(event) for _, event in past]
+    return [renumber(event) for _, event in events]
 
 
-def _waits_to_begin_again(kept: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
+def _waits_to_begin_again(events: Sequence[Event], lineage: ForkAncestry) -> set[tuple[str, int]]:
     """Open waits that name the run: a fork starts them itself, under its own id. (No process would send it a
     signal whose name has the other run's id.) Those of one choice stay together."""
-    ended = {(x.branch, x.index) for x in kept if isinstance(x, e.WaitEnded)}
+    ended = {(x.branch, x.index) for x in events if isinstance(x, e.WaitEnded)}
     still_open = [
         x
-        for x in kept
+        for x in events
         if isinstance(x, e.WaitBegan) and not x.tool and (x.branch, x.index) not in ended
     ]
     ids = (lineage.run_id, *lineage.ancestors)

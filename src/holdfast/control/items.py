@@ -108,7 +108,7 @@ def delete(store: Store, run_id: str) -> None:
 def put_item(
     store: Store, run_id: str, collection: str, key: str, value: Any, *, by: str = ""
 ) -> bool:
-    """Keep a value (JSON, or bytes) under a key; whether anything was recorded. The same value again is not."""
+    """Store a value (JSON or bytes) under a key. Returns whether anything was recorded: the same value again is not."""
     is_bytes = isinstance(value, bytes | bytearray | memoryview)
     found = log.wrap_blob(bytes(value)) if is_bytes else log.wrap(values.encode(value))
     return _put(store, run_id, collection, key, *found, is_bytes=is_bytes, by=by)
@@ -169,9 +169,9 @@ def _canonical(value: e.Value) -> bytes:
     return values.canonical(values.decode(value.json))
 
 
-def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], held: str) -> None:
+def _append(store: Store, run_id: str, new: e.ItemPut, blobs: Sequence[Blob], digest: str) -> None:
     def decide(_: RunState, row: RunRow) -> RunUpdate:
         refuse_ended(row)
-        return RunUpdate([new], None, blobs, held)
+        return RunUpdate([new], None, blobs, digest)
 
     update_run(store, run_id, decide)

@@ -68,7 +68,7 @@ def reopen(store: Store, run_id: str, *, key: str = "", by: str = "", why: str =
 
 
 STOPPED: Final = ("failed", "paused", "quarantined")
-"""The statuses of runs that continue only when a person says so."""
+"""The statuses of runs that continue only when a person resumes them."""
 
 
 def check_reopen(store: Store, row: RunRow) -> None:
@@ -194,7 +194,7 @@ def set_limits(store: Store, run_id: str, limits: Limits, *, by: str = "", why: 
     """Change the limits of a run that has not completed, and of its child runs that have not.
 
     A run that failed by a limit can continue then. The deadline counts from now. Of the budget, what is given replaces
-    what is recorded; what was used counts on.
+    what is recorded; what was used still counts.
     """
     row = store.get(run_id)
     if row is not None and row.parent:

@@ -19,6 +19,7 @@ from holdfast.errors import InvalidInput, NotFound, NotStorable
 from holdfast.store.base import NewRun, RunRow, Store
 from holdfast.store.checks import check_priority
 from holdfast.store.outside import create
+from holdfast.words.advice import command_for
 
 
 def start(
@@ -60,9 +61,9 @@ def start(
     return create(store, new, [created], blobs, now=now)[0]
 
 
-def _deadline_at(found: Registration, limits: Limits, now: int) -> int | None:
-    if limits.deadline is None and found.deadline_us is not None:
-        return now + found.deadline_us
+def _deadline_at(registration: Registration, limits: Limits, now: int) -> int | None:
+    if limits.deadline is None and registration.deadline_us is not None:
+        return now + registration.deadline_us
     return limits.deadline_at(now)
 
 
@@ -75,32 +76,32 @@ def registered(store: Store, agent: str, version: str | None = None) -> Registra
                 return Registration.decode(found.data)
             except ValueError as error:
                 raise NotFound(
-                    f"the registration of agent {agent!r} cannot be read ({error}); start its worker again"
+                    f"the registration of agent {agent!r} cannot be read ({error}); restart its worker"
                 ) from None
     versions = [found.code_version for found in known if found.name == agent]
     if versions:
         listed = ", ".join(map(repr, versions))
         raise NotFound(
-            f"version {version!r} of agent {agent!r} is not registered; registered are: {listed}"
+            f"version {version!r} of agent {agent!r} is not registered; registered: {listed}"
         )
     names = ", ".join(dict.fromkeys(found.name for found in known))
     raise NotFound(
         f"agent {agent!r} is not registered in this store; "
-        + (f"registered are: {names}. " if names else "no agent is. ")
-        + "A worker registers its agents when it starts: holdfast worker FILE"
+        + (f"registered: {names}. " if names else "none is registered. ")
+        + f"A worker registers its agents when it starts: {command_for(store.url, 'worker', 'FILE')}"
     )
 
 
-def _encoded(found: Registration, given: object) -> tuple[bytes, str]:
+def _encoded(registration: Registration, value: object) -> tuple[bytes, str]:
     """The input as it is kept, and its digest: the same as if the agent's own code had encoded it."""
-    what = f"agent {found.name}"
-    if not isinstance(given, Mapping):
+    what = f"agent {registration.name}"
+    if not isinstance(value, Mapping):
         raise InvalidInput(
-            f"{what}: input takes its arguments by name, such as {{'n': 1}}, not {given!r}"
+            f"{what}: input takes its arguments by name, such as {{'n': 1}}, not {value!r}"
         )
     try:
-        lowered = values.lower(dict(given), typed=True)
-        filled = ParamSchema.from_json_schema(found.parameters).check(lowered, what)
+        lowered = values.lower(dict(value), typed=True)
+        filled = ParamSchema.from_json_schema(registration.parameters).check(lowered, what)
         return values.encode(filled), values.digest(values.canonical(filled))
     except NotStorable as error:
         raise error.of(f"the input of {what}") from None

@@ -95,10 +95,12 @@ def _patch_event(
     is_values = not isinstance(changes, StatePatch | list | tuple)
     if delete and not is_values:
         raise InvalidInput(
-            "delete=… works with new values of run.state, not with another kind of patch"
+            "delete=… needs new values of run.state; it cannot be combined with another kind of patch"
         )
     if knowledge is not None and not is_values:
-        raise InvalidInput("knowledge=… goes with new values of run.state, not with another patch")
+        raise InvalidInput(
+            "knowledge=… needs new values of run.state; it cannot be combined with another kind of patch"
+        )
     event = e.StatePatched(changes=e.Value(json=Raw(b"[]")), by=by, why=why, id=uuid.uuid4().hex)
     if isinstance(changes, StatePatch):
         return replace(event, patch=_small(values.encode_struct(changes)))

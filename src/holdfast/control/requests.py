@@ -91,7 +91,7 @@ def approve(
 def reject(
     store: Store, run_id: str, request: str = "", *, by: str = "", why: str = "", digest: str = ""
 ) -> None:
-    """Say no to what the run asks for."""
+    """Reject a request of the run."""
     _decide_approval(store, run_id, request, False, by, why, digest)
 
 
@@ -138,21 +138,30 @@ def _is_edited(store: Store, run_id: str, wait: Waiting, args: dict[str, Any]) -
             f"run {run_id!r}: only the arguments of a tool call can be edited; approve or reject this request"
         )
     shown: dict[str, Any] = values.decode(read_value(store, run_id, wait.show))
+    return check_edit(wait.tool, shown, args)
+
+
+def check_edit(tool: str, shown: Mapping[str, Any], args: Mapping[str, Any]) -> bool:
+    """Whether these arguments differ from those that were shown; InvalidInput if they cannot be used instead."""
     if args.keys() != shown.keys():
         raise InvalidInput(
-            f"{wait.tool} is called with {', '.join(shown) or 'no arguments'}: an edit must give exactly "
+            f"{tool} is called with {', '.join(shown) or 'no arguments'}: an edit must give exactly "
             f"these, not {', '.join(args) or 'none'}"
         )
     changed = [n for n in args if values.canonical(args[n]) != values.canonical(shown[n])]
     for name in changed:
         before, after = _json_type(shown[name]), _json_type(args[name])
         if before != after and "null" not in (before, after):
-            raise InvalidInput(f"{wait.tool}: {name!r} is a {before}, and was edited to a {after}")
+            raise InvalidInput(f"{tool}: {name!r} must be {_a(before)}, not {_a(after)}")
         if values.REDACTED in values.encode(shown[name]).decode():
             raise InvalidInput(
-                f"{wait.tool}: {name!r} is redacted; an argument that is not shown cannot be edited"
+                f"{tool}: {name!r} is redacted; an argument that is not shown cannot be edited"
             )
     return bool(changed)
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "object" else f"a {kind}"
 
 
 def _json_type(value: Any) -> str:
@@ -189,7 +198,7 @@ def answer(
     by: str = "",
     why: str = "",
 ) -> bool:
-    """Answer the question that the run asks.
+    """Answer a question of the run.
 
     A `key` counts once per run, so that an answer that is sent again does not answer the run's next question:
     False if an answer with this key was recorded before.

@@ -89,9 +89,9 @@ def check_allowed(name: str, role: Role, verb: str) -> None:
         )
 
 
-def check_role(given: str) -> Role:
+def check_role(name: str) -> Role:
     """The role of this name, or InvalidInput."""
     for role in ROLES:
-        if role == given:
+        if role == name:
             return role
-    raise InvalidInput(f"unknown role {given!r}; use one of {', '.join(ROLES)}")
+    raise InvalidInput(f"unknown role {name!r}; use one of {', '.join(ROLES)}")

@@ -74,13 +74,13 @@ class AgentDecl(Struct, frozen=True):
 
         return LLMAgent(
             self.name,
-            model=self._asked(settings),
+            model=self._model_for(settings),
             tools=tools,
             max_turns=self.max_turns,
             step_name=self.name,
         )
 
-    def _asked(self, settings: Mapping[str, Any]) -> Model:
+    def _model_for(self, settings: Mapping[str, Any]) -> Model:
         if self.model is not None:
             return self.model
         options = {**self.settings, **settings}
@@ -95,22 +95,22 @@ class AgentDecl(Struct, frozen=True):
         find_tool: Callable[[str], Callable[..., Any]],
         run: Run,
         dialogue: Dialogue,
-        given: Mapping[str, Any],
-        known: Mapping[str, Any],
+        options: Mapping[str, Any],
+        values: Mapping[str, Any],
     ) -> AgentReply:
         """Take a turn: what the file gives for this call wins over what it declared."""
-        unknown = [option for option in given if option not in CALL_OPTIONS]
+        unknown = [option for option in options if option not in CALL_OPTIONS]
         if unknown:
             raise InvalidInput(
                 f"{self.name} was called with {unknown[0]}; a call takes {', '.join(CALL_OPTIONS)}"
             )
-        names = given.get("tools", self.tools)
+        names = options.get("tools", self.tools)
         tools = [find_tool(name) for name in names]
-        settings = {name: given[name] for name in _SETTINGS if name in given}
+        settings = {name: options[name] for name in _SETTINGS if name in options}
         messages = AgentMessages(dialogue, self.name)
-        instructions = render(run, self.system_prompt, known)
+        instructions = render(run, self.system_prompt, values)
         is_new = instructions != messages.instructions()
-        message = render(run, self._message(given, messages), known)
+        message = render(run, self._message(options, messages), values)
         before = _tokens(run)
         view = cast("Run", _TurnRun(run, messages))
         text = self.llm(tools, settings).turn(
@@ -124,9 +124,9 @@ class AgentDecl(Struct, frozen=True):
             )
         return AgentReply(result, _calls(messages.added))
 
-    def _message(self, given: Mapping[str, Any], messages: AgentMessages) -> str:
-        if "message" in given:
-            return str(given["message"])
+    def _message(self, options: Mapping[str, Any], messages: AgentMessages) -> str:
+        if "message" in options:
+            return str(options["message"])
         has_begun = any(m.role == Role.ASSISTANT for m in messages.all())
         return CONTINUE if has_begun else self.initial_message or CONTINUE
 
@@ -195,7 +195,7 @@ def provider_and_model(provider: Any, model: Any, where: str) -> tuple[str, str,
     provider = provider or "openai"
     if provider not in _PROVIDERS:
         raise InvalidInput(
-            f"{where}: provider {provider!r} is not supported; known are {', '.join(_PROVIDERS)}. Others can be "
-            "given from Python: procedure(FILE, models={…})"
+            f"{where}: provider {provider!r} is not supported; use one of {', '.join(_PROVIDERS)}, or pass a model "
+            "from Python: procedure(FILE, models={…})"
         )
     return provider, model, settings

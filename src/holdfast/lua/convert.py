@@ -42,7 +42,7 @@ def to_lua(runtime: Any, value: Any) -> Any:
         return runtime.table_from([to_lua(runtime, item) for item in value])
     lowered = values.lower(value, typed=True)  # what a Python tool returned: a record, a date
     if type(lowered) is type(value):
-        raise NotPlain(f"a {type(value).__name__} has no form in Lua")
+        raise NotPlain(f"a {type(value).__name__} cannot be converted to Lua")
     return to_lua(runtime, lowered)
 
 
@@ -136,12 +136,12 @@ def _lua_type() -> Callable[[Any], str | None]:
 
 
 def word(value: Any, what: str) -> str:
-    """An argument that must be a text; as in Lua, a number will do."""
+    """An argument that must be a string; as in Lua, a number will do."""
     if isinstance(value, bytes):
         return text(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number_text(value)
-    raise InvalidInput(f"{what} must be a text, not {'nil' if value is None else kind_of(value)}")
+    raise InvalidInput(f"{what} must be a string, not {'nil' if value is None else kind_of(value)}")
 
 
 def number_text(value: float) -> str:

@@ -99,7 +99,7 @@ class SpecText(Struct, frozen=True):
     line: int
 
 
-class Declared(Struct):
+class Declarations(Struct):
     """Everything that a file declares."""
 
     stages: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Declared(Struct):
 
 def read_declared(
     vm: Vm, *, path: Path, source: bytes, project: Project, models: Mapping[str, Model]
-) -> Declared:
+) -> Declarations:
     """What the loaded file declares."""
     return _Reader(vm, path, source, project, models).all()
 
@@ -124,9 +124,9 @@ class _Reader:
     ) -> None:
         self._vm, self._path, self._source = vm, path, source
         self._project, self._models = project, models
-        self._found = Declared()
+        self._found = Declarations()
 
-    def all(self) -> Declared:
+    def all(self) -> Declarations:
         readers: dict[str, Callable[[str | None, Any, int], None]] = {
             "Tool": self._tool,
             "Agent": self._agent,
@@ -143,10 +143,10 @@ class _Reader:
                 readers[kind](name, entry[b"spec"], line)
         return self._found
 
-    def _named(self, kind: str, name: str | None, known: Mapping[str, Any]) -> str:
+    def _named(self, kind: str, name: str | None, declared: Mapping[str, Any]) -> str:
         if name is None:
             raise InvalidInput(f"this {kind} has no name; assign it to a global, or write name=")
-        if name in known:
+        if name in declared:
             raise InvalidInput(f"there are two declarations of {kind} {name}")
         return name
 
@@ -212,14 +212,14 @@ class _Reader:
             _max_turns(spec[b"max_turns"], where),
         )
 
-    def _tool_names(self, given: Any, where: str, depth: int = 0) -> Iterator[str]:
-        if given is None:
+    def _tool_names(self, value: Any, where: str, depth: int = 0) -> Iterator[str]:
+        if value is None:
             return
-        if kind_of(given) != "table":
+        if kind_of(value) != "table":
             raise InvalidInput(f"{where}: tools must be a list of tools")
-        if depth == TOOLSETS_MAX or not all(isinstance(key, int) for key in given):
+        if depth == TOOLSETS_MAX or not all(isinstance(key, int) for key in value):
             raise InvalidInput(f"{where}: tools must be a list of tools")
-        for _, item in sorted(given.items()):
+        for _, item in sorted(value.items()):
             declared = None if isinstance(item, bytes) else self._vm.language[b"declared_by"](item)
             if isinstance(item, bytes):
                 yield text(item)
@@ -291,11 +291,11 @@ class _Reader:
                 SpecText(plain["text"], str(self._path), self._line_of(plain["text"], line))
             )
         else:
-            raise InvalidInput("Specification takes a text in Gherkin, or {from = FILE}")
+            raise InvalidInput("Specification takes Gherkin text, or {from = FILE}")
 
-    def _line_of(self, said: str, line: int) -> int:
+    def _line_of(self, text: str, line: int) -> int:
         """The line of the file where a text begins."""
-        place = self._source.decode("utf-8", "replace").find(said)
+        place = self._source.decode("utf-8", "replace").find(text)
         return (
             line if place < 0 else self._source.decode("utf-8", "replace").count("\n", 0, place) + 1
         )
@@ -316,20 +316,20 @@ def at(file: str, line: int) -> Iterator[None]:
         raise InvalidInput(f"{file}:{line}: {error}") from None
 
 
-def _check_options(spec: Any, where: str, known: tuple[str, ...]) -> None:
+def _check_options(spec: Any, where: str, names: tuple[str, ...]) -> None:
     for key in spec:
-        if isinstance(key, bytes) and text(key) not in known:
-            raise InvalidInput(f"{where} has no option {text(key)}; it takes {', '.join(known)}")
+        if isinstance(key, bytes) and text(key) not in names:
+            raise InvalidInput(f"{where} has no option {text(key)}; it takes {', '.join(names)}")
         if not isinstance(key, bytes) and (isinstance(key, bool) or key != 1):
             raise InvalidInput(f"{where} has more than one value without a name")
 
 
-def _max_turns(given: Any, where: str) -> int:
-    if given is None:
+def _max_turns(value: Any, where: str) -> int:
+    if value is None:
         return MAX_TURNS
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidInput(f"{where}: max_turns must be a whole number of at least 1")
-    return given
+    return value
 
 
 def _text_option(spec: Any, option: str, where: str) -> str:
@@ -337,29 +337,29 @@ def _text_option(spec: Any, option: str, where: str) -> str:
     if given is None:
         return ""
     if not isinstance(given, bytes):
-        raise InvalidInput(f"{where}: {option} must be a text")
+        raise InvalidInput(f"{where}: {option} must be a string")
     return text(given)
 
 
-def _options(spec: Any, known: tuple[str, ...], where: str) -> dict[str, Any]:
+def _options(spec: Any, names: tuple[str, ...], where: str) -> dict[str, Any]:
     """The options that Holdfast's own decorators take, as they take them."""
     found = {}
-    for option in known:
+    for option in names:
         given = spec[option.encode()]
         if given is None:
             continue
         value = from_lua(given, f"{where}: {option}")
         made = {"retry": Retry, "rate": Rate, "budget": Budget}.get(option)
         if made is not None:
-            value = _made(made, value, f"{where}: {option}")
+            value = _build(made, value, f"{where}: {option}")
         found[option] = value
     return found
 
 
-def _made(made: Callable[..., T], value: Any, where: str) -> T:
+def _build(factory: Callable[..., T], value: Any, where: str) -> T:
     if not isinstance(value, dict | list):
         raise InvalidInput(f"{where} takes a table of options, not {value!r}")
     try:
-        return made(*value) if isinstance(value, list) else made(**value)
+        return factory(*value) if isinstance(value, list) else factory(**value)
     except TypeError as error:
         raise InvalidInput(f"{where}: {error}") from None

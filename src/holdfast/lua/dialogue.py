@@ -1,6 +1,6 @@
 """The messages of a procedure: `MessageHistory`, and what each of its agents is shown.
 
-All messages are in the run's log. One that an agent said or was told is marked with the agent's name; the others are
+All messages are in the run's log. A message from or to an agent is marked with the agent's name; the others are
 shown to all agents. `clear`, `rewind` and `keep_tail_tokens` hide messages from agents; they do not delete them.
 """
 
@@ -100,8 +100,8 @@ class Dialogue:
 class AgentMessages:
     """The dialogue as one agent sees and writes it; what `LLMAgent` needs of `run.messages`."""
 
-    def __init__(self, of: Dialogue, agent: str) -> None:
-        self._of, self._agent = of, agent
+    def __init__(self, dialogue: Dialogue, agent: str) -> None:
+        self._dialogue, self._agent = dialogue, agent
         self.added: list[Message] = []
 
     def add(
@@ -127,10 +127,10 @@ class AgentMessages:
         )
         marked = replace(message, metadata={**(message.metadata or {}), "agent": self._agent})
         self.added.append(marked)
-        self._of.run.messages.add(marked)
+        self._dialogue.run.messages.add(marked)
 
     def all(self) -> list[Message]:
-        return self._of.of_agent(self._agent)
+        return self._dialogue.of_agent(self._agent)
 
     def instructions(self) -> str:
         """The agent's instructions, as it was last given them."""

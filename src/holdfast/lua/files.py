@@ -26,51 +26,51 @@ class Project(Struct, frozen=True):
 
     folder: Path
 
-    def path(self, given: str) -> Path:
+    def path(self, name: str) -> Path:
         """A file below the folder, or InvalidInput."""
-        if not given or "\0" in given:
+        if not name or "\0" in name:
             raise InvalidInput("a file needs a name")
         root = self.folder.resolve()
-        found = (root / given).resolve()
+        found = (root / name).resolve()
         if found != root and root not in found.parents:
-            raise InvalidInput(f"{given!r} is outside the project's folder")
+            raise InvalidInput(f"{name!r} is outside the project's folder")
         if ".holdfast" in found.relative_to(root).parts:
-            raise InvalidInput(f"{given!r} belongs to Holdfast")
+            raise InvalidInput(f"{name!r} belongs to Holdfast")
         return found
 
-    def read(self, given: str) -> str:
-        path = self.path(given)
+    def read(self, name: str) -> str:
+        path = self.path(name)
         if path.exists() and not path.is_file():
-            raise InvalidInput(f"{given!r} is not a file")
+            raise InvalidInput(f"{name!r} is not a file")
         try:
             if path.stat().st_size > READ_MAX:
-                raise InvalidInput(f"{given!r} is larger than {READ_MAX:,} bytes")
+                raise InvalidInput(f"{name!r} is larger than {READ_MAX:,} bytes")
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            raise InvalidInput(f"{given!r} is not UTF-8 text") from None
+            raise InvalidInput(f"{name!r} is not UTF-8 text") from None
         except OSError as error:
-            raise InvalidInput(f"{given!r} cannot be read: {error.strerror}") from None
+            raise InvalidInput(f"{name!r} cannot be read: {error.strerror}") from None
 
-    def write(self, given: str, content: str) -> int:
-        path = self.path(given)
+    def write(self, name: str, content: str) -> int:
+        path = self.path(name)
         if path.suffix not in WRITABLE:
             raise InvalidInput(
-                f"{given!r}: File.write writes data and text ({', '.join(WRITABLE)}), not code"
+                f"{name!r}: File.write writes data and text ({', '.join(WRITABLE)}), not code"
             )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
         except OSError as error:
-            raise InvalidInput(f"{given!r} cannot be written: {error.strerror}") from None
+            raise InvalidInput(f"{name!r} cannot be written: {error.strerror}") from None
         return len(content.encode())
 
-    def exists(self, given: str) -> bool:
-        return self.path(given).is_file()
+    def exists(self, name: str) -> bool:
+        return self.path(name).is_file()
 
-    def size(self, given: str) -> int:
-        path = self.path(given)
+    def size(self, name: str) -> int:
+        path = self.path(name)
         if not path.is_file():
-            raise InvalidInput(f"file {given!r} not found")
+            raise InvalidInput(f"file {name!r} not found")
         return path.stat().st_size
 
     def module(self, name: str) -> tuple[bytes, str]:

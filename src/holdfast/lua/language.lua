@@ -35,7 +35,7 @@ local function declare(kind, handle, name, spec)
   if type(spec) ~= "table" then fail(kind .. " takes a table, not " .. type(spec)) end
   local line, file = here()
   if name == nil then name = rawget(spec, "name") end
-  if name ~= nil and (type(name) ~= "string" or name == "") then fail(kind .. ": name must be a text") end
+  if name ~= nil and (type(name) ~= "string" or name == "") then fail(kind .. ": name must be a string") end
   local declared = { kind = kind, name = name, spec = spec, line = line, file = file }
   declarations[#declarations + 1] = declared
   if handle then by_handle[handle] = declared end
@@ -223,7 +223,7 @@ end
 
 local function text_in(given, what)
   if type(given) == "table" then given = rawget(given, "text") or rawget(given, "content") or rawget(given, 1) end
-  if type(given) ~= "string" then fail(what .. " takes a text") end
+  if type(given) ~= "string" then fail(what .. " takes a string") end
   return given
 end
 

@@ -13,31 +13,31 @@ _TOOL: Final = ("returns", "temporal", "conditional", "error")
 _AGENT: Final = ("tool_calls", "message", "data", "usage")
 
 
-def mock_of(name: str, given: Any) -> Any:
+def mock_of(name: str, spec: Any) -> Any:
     """One mock: of a tool (`returns`, `temporal`, `conditional`, `error`) or of an agent (`tool_calls`, `message` …)."""
-    if not isinstance(given, dict) or not given:
+    if not isinstance(spec, dict) or not spec:
         raise InvalidInput(f"the mock of {name} takes one of {', '.join((*_TOOL, *_AGENT))}")
-    unknown = [key for key in given if key not in (*_TOOL, *_AGENT)]
+    unknown = [key for key in spec if key not in (*_TOOL, *_AGENT)]
     if unknown:
         raise InvalidInput(
-            f"the mock of {name} has {unknown[0]!r}; known are {', '.join((*_TOOL, *_AGENT))}"
+            f"the mock of {name} has no option {unknown[0]!r}; it takes {', '.join((*_TOOL, *_AGENT))}"
         )
-    _check_kinds(name, given)
-    if any(key in given for key in _AGENT):
-        return _agent(name, given)
-    if "temporal" in given:
-        return {"sequence": [_answer(item) for item in _list(name, "temporal", given)]}
-    if "conditional" in given:
-        cases = [_case(name, item) for item in _list(name, "conditional", given)]
-        return {"when": cases, **{k: given[k] for k in ("returns", "error") if k in given}}
-    return given
+    _check_kinds(name, spec)
+    if any(key in spec for key in _AGENT):
+        return _agent(name, spec)
+    if "temporal" in spec:
+        return {"sequence": [_answer(item) for item in _list(name, "temporal", spec)]}
+    if "conditional" in spec:
+        cases = [_case(name, item) for item in _list(name, "conditional", spec)]
+        return {"when": cases, **{k: spec[k] for k in ("returns", "error") if k in spec}}
+    return spec
 
 
-def _check_kinds(name: str, given: Mapping[str, Any]) -> None:
+def _check_kinds(name: str, spec: Mapping[str, Any]) -> None:
     """Refuse keys that do not go together: only one of them would be used."""
-    of_agent, of_tool = ([k for k in keys if k in given] for keys in (_AGENT, _TOOL))
+    of_agent, of_tool = ([k for k in keys if k in spec] for keys in (_AGENT, _TOOL))
     together = of_tool if {*of_tool} - {"conditional", "returns", "error"} else []
-    if "returns" in given and "error" in given:
+    if "returns" in spec and "error" in spec:
         together = ["returns", "error"]
     mixed = [of_agent[0], of_tool[0]] if of_agent and of_tool else together
     if len(mixed) > 1:
@@ -46,10 +46,10 @@ def _check_kinds(name: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _list(name: str, key: str, given: Mapping[str, Any]) -> list[Any]:
-    if not isinstance(given[key], list):
+def _list(name: str, key: str, spec: Mapping[str, Any]) -> list[Any]:
+    if not isinstance(spec[key], list):
         raise InvalidInput(f"the mock of {name}: {key} takes a list")
-    return list(given[key])
+    return list(spec[key])
 
 
 def _answer(item: Any) -> Any:
@@ -72,15 +72,15 @@ def _case(name: str, item: Any) -> dict[str, Any]:
     return {"if": _fits(item["when"]), **answer}
 
 
-def _fits(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda args: all(_matches(args.get(key), value) for key, value in wanted.items())
+def _fits(expected: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda args: all(_matches(args.get(key), value) for key, value in expected.items())
 
 
-def _matches(actual: Any, wanted: Any) -> bool:
-    if not isinstance(wanted, dict) or "__matcher" not in wanted:
-        return bool(actual == wanted)
-    value = wanted.get("value")
-    match wanted["__matcher"]:
+def _matches(actual: Any, expected: Any) -> bool:
+    if not isinstance(expected, dict) or "__matcher" not in expected:
+        return bool(actual == expected)
+    value = expected.get("value")
+    match expected["__matcher"]:
         case "contains":
             return value in actual if isinstance(actual, str | list | dict) else False
         case "matches":
@@ -89,9 +89,9 @@ def _matches(actual: Any, wanted: Any) -> bool:
             return bool(actual == value)
 
 
-def _agent(name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
+def _agent(name: str, spec: Mapping[str, Any]) -> Callable[..., Any]:
     """What the model answers: in its first turn the tool calls, then the message."""
-    made = given.get("tool_calls") or []
+    made = spec.get("tool_calls") or []
     if not isinstance(made, list) or not all(map(_is_call, made)):
         raise InvalidInput(
             f"the mock of {name}: tool_calls takes a list of {{tool = NAME, args = {{…}}}}"
@@ -100,10 +100,10 @@ def _agent(name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
         {"id": f"call-{n}", "name": call["tool"], "arguments": json.dumps(call.get("args") or {})}
         for n, call in enumerate(made, 1)
     ]
-    said = given.get("message") or (json.dumps(given["data"]) if "data" in given else "done")
-    usage = given.get("usage") or {}
+    said = spec.get("message") or (json.dumps(spec["data"]) if "data" in spec else "done")
+    usage = spec.get("usage") or {}
     if not isinstance(said, str):
-        raise InvalidInput(f"the mock of {name}: message must be a text")
+        raise InvalidInput(f"the mock of {name}: message must be a string")
     if not isinstance(usage, dict) or not all(isinstance(x, int) for x in usage.values()):
         raise InvalidInput(f"the mock of {name}: usage takes a table of numbers of tokens")
     counts: dict[str, int] = usage
@@ -120,9 +120,9 @@ def _agent(name: str, given: Mapping[str, Any]) -> Callable[..., Any]:
     return answer
 
 
-def _is_call(given: Any) -> bool:
+def _is_call(value: Any) -> bool:
     return (
-        isinstance(given, dict)
-        and isinstance(given.get("tool"), str)
-        and {*given} <= {"tool", "args"}
+        isinstance(value, dict)
+        and isinstance(value.get("tool"), str)
+        and {*value} <= {"tool", "args"}
     )

@@ -91,7 +91,7 @@ class Ops:
     def log(self, level: bytes, message: bytes, data: Any = None) -> None:
         import logging  # here, as in a run the lines of `Log` are recorded
 
-        logging.getLogger("holdfast.lua").log(_LEVELS[text(level)], "%s", said(message, data))
+        logging.getLogger("holdfast.lua").log(_LEVELS[text(level)], "%s", log_text(message, data))
 
     def seed(self) -> int:
         return 0
@@ -102,8 +102,8 @@ class Ops:
     def json_encode(self, value: Any = None) -> bytes:
         return json.dumps(from_lua(value, "Json.encode"), ensure_ascii=False).encode()
 
-    def json_decode(self, given: Any = None) -> Any:
-        said = word(given, "Json.decode: the value")
+    def json_decode(self, text: Any = None) -> Any:
+        said = word(text, "Json.decode: the value")
         if sum(map(said.count, "[{,")) > NODES_MAX:
             raise InvalidInput(f"Json.decode: more than {NODES_MAX:,} parts")
         try:
@@ -209,7 +209,7 @@ class SpecOps(Ops):
         return self._stage == word(stage, "Stage.is: the stage")
 
 
-def said(message: bytes, data: Any) -> str:
+def log_text(message: bytes, data: Any) -> str:
     """A line of the log: its text, and its data as JSON."""
     shown = (
         ""

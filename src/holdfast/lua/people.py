@@ -123,12 +123,12 @@ class People:
 def _message(options: dict[str, Any], verb: str) -> str:
     message = options.get("message")
     if not isinstance(message, str) or not message.strip():
-        raise InvalidInput(f"Human.{verb} needs message=, a text")
+        raise InvalidInput(f"Human.{verb} needs message=, a string")
     return message
 
 
-def _texts(given: Any, verb: str) -> list[str]:
-    found = [x.get("value", x.get("label")) if isinstance(x, dict) else x for x in given or ()]
+def _texts(values: Any, verb: str) -> list[str]:
+    found = [x.get("value", x.get("label")) if isinstance(x, dict) else x for x in values or ()]
     if not found or not all(isinstance(x, str) for x in found):
-        raise InvalidInput(f"Human.{verb} needs options=, a list of texts")
+        raise InvalidInput(f"Human.{verb} needs options=, a list of strings")
     return [str(x) for x in found]

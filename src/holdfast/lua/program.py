@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
 from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
-from holdfast.lua.declared import MAIN, Declared, ProcedureDecl, ToolDecl, at, read_declared
+from holdfast.lua.declared import MAIN, Declarations, ProcedureDecl, ToolDecl, at, read_declared
 from holdfast.lua.files import Project, code_of
 from holdfast.lua.ops import BodyOps, Ops, SpecOps
 from holdfast.lua.run_ops import RunOps
@@ -84,7 +84,7 @@ class Program:
         vm.load(self.source, self.path.name)
         return vm
 
-    def _declared(self) -> Declared:
+    def _declared(self) -> Declarations:
         ops = Ops(self, "while the file is loaded; use it inside a procedure")
         try:
             return read_declared(
@@ -106,8 +106,8 @@ class Program:
     # ── procedures ───────────────────────────────────────────────────────────────────────
 
     def _agent(self, decl: ProcedureDecl) -> Callable[..., Any]:
-        def run_procedure(run: Run, /, **given: Any) -> Any:
-            return self._execute(run, decl, given)
+        def run_procedure(run: Run, /, **arguments: Any) -> Any:
+            return self._execute(run, decl, arguments)
 
         run_procedure.__doc__ = decl.description or None
         name = self.name if decl.name == MAIN else f"{self.name}.{decl.name}"
@@ -117,11 +117,11 @@ class Program:
             )(run_procedure)
         return declared
 
-    def _execute(self, run: Run, decl: ProcedureDecl, given: dict[str, Any]) -> Any:
+    def _execute(self, run: Run, decl: ProcedureDecl, arguments: dict[str, Any]) -> Any:
         ops = RunOps(self, run, decl)
         ops.set_defaults()
         vm = self._vm(ops)
-        entered = to_lua(vm.lua, given)
+        entered = to_lua(vm.lua, arguments)
         vm.language[b"set_input"](entered)
         where = f"{self.path.name}:{decl.line}: the result"
         result = from_lua(vm.call(vm.declared(b"Procedure", decl.name, 1), entered), where)
@@ -165,7 +165,7 @@ class Program:
         if name not in self._host:
             known = ", ".join(self._host) or "none"
             raise InvalidInput(
-                f"Python tool {name!r} was not given (given: {known}); give it with procedure(FILE, tools=[…])"
+                f"unknown Python tool {name!r} (known: {known}); pass it with procedure(FILE, tools=[…])"
             )
         return self._host[name]
 
@@ -185,11 +185,11 @@ class Program:
             with at(self.path.name, decl.line):
                 return self.host(decl.host)
 
-        def unkeyed(**given: Any) -> Any:
-            return self._body(decl.name, 1, given)
+        def unkeyed(**arguments: Any) -> Any:
+            return self._body(decl.name, 1, arguments)
 
-        def keyed(idempotency_key: str = "", **given: Any) -> Any:
-            return self._body(decl.name, 1, {**given, KEY: idempotency_key or None})
+        def keyed(idempotency_key: str = "", **arguments: Any) -> Any:
+            return self._body(decl.name, 1, {**arguments, KEY: idempotency_key or None})
 
         body = keyed if KEY in decl.fields else unkeyed
         body.__doc__, body.__name__ = decl.description or None, decl.name
@@ -201,13 +201,13 @@ class Program:
         with at(self.path.name, decl.line):
             return tool(name=decl.name, schema=_schema(decl), **options)(body)
 
-    def _body(self, name: str, which: Any, given: Any) -> Any:
+    def _body(self, name: str, which: Any, arguments: Any) -> Any:
         """Execute a tool's body in a Lua state that belongs to this thread."""
         vm: Vm | None = getattr(self._bodies, "vm", None)
         if vm is None or vm.fatal is not None:
             vm = self._bodies.vm = self._vm(BodyOps(self))
         body = vm.declared(b"Tool", name, which)
-        return from_lua(vm.call(body, to_lua(vm.lua, given)), f"the result of {name}")
+        return from_lua(vm.call(body, to_lua(vm.lua, arguments)), f"the result of {name}")
 
     @functools.cached_property
     def file_steps(self) -> Mapping[str, Callable[..., Any]]:

@@ -16,7 +16,7 @@ from holdfast import InvalidInput, step
 from holdfast.core import values
 from holdfast.lua.convert import from_lua, kind_of, number_text, text, word
 from holdfast.lua.dialogue import Dialogue
-from holdfast.lua.ops import CONTENT, FILE, Ops, said
+from holdfast.lua.ops import CONTENT, FILE, Ops, log_text
 from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
@@ -158,22 +158,22 @@ class RunOps(Ops):
         return self._lua(list(self._stages))
 
     def log(self, level: bytes, message: bytes, data: Any = None) -> None:
-        self.run.log(said(message, data), level=text(level))
+        self.run.log(log_text(message, data), level=text(level))
 
     def system_alert(self, options: Any = None) -> None:
         given = from_lua(options, "System.alert")
         if not isinstance(given, dict) or not isinstance(given.get("message"), str):
-            raise InvalidInput("System.alert takes a table with message=, a text")
+            raise InvalidInput("System.alert takes a table with message=, a string")
         message, level = given.pop("message"), str(given.pop("level", "warn"))
         shown = f" {json.dumps(given, ensure_ascii=False)}" if given else ""
         self.run.log(f"alert: {message}{shown}", level=level)
 
-    def note_progress(self, iterations: int, stopped: bool, reason: Any, success: bool) -> None:
-        now = (iterations, stopped, reason, success)
+    def note_progress(self, iterations: int, is_stopped: bool, reason: Any, success: bool) -> None:
+        now = (iterations, is_stopped, reason, success)
         if now != self._progress:
             self._progress = now
             self.run.note("iterations", iterations)
-            if stopped:
+            if is_stopped:
                 why = None if reason is None else text(reason)
                 self.run.note("stop", {"reason": why, "success": success})
 
@@ -210,9 +210,9 @@ class RunOps(Ops):
         turn = agent.turn(self.program.tool, self.run, self.dialogue, given or {}, known)
         return self._lua(turn.result), self._lua(turn.calls)
 
-    def template(self, given: str) -> str:
+    def template(self, text: str) -> str:
         """A text with the state and the input filled in."""
-        return render(self.run, given)
+        return render(self.run, text)
 
     # ── people ───────────────────────────────────────────────────────────────────────────
 

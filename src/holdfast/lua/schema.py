@@ -21,7 +21,7 @@ TYPES: Final[dict[str, Any]] = {
     "array": list,
     "object": dict,
 }
-_MEANT: Final[dict[type, str]] = {bool: "true or false", str: "a text", list: "a list"}
+_MEANT: Final[dict[type, str]] = {bool: "true or false", str: "a string", list: "a list"}
 _OPTIONS: Final = ("type", "required", "default", "description", "enum", "items")
 KEY: Final = "idempotency_key"
 
@@ -106,16 +106,16 @@ def from_plain(value: Any) -> Any:
     return text(value) if isinstance(value, bytes) else value
 
 
-def _field(name: str, given: Any, where: str) -> LuaField:
-    if isinstance(given, bytes):
-        given_options: dict[str, Any] = {"type": text(given)}
-    elif kind_of(given) == "table":
-        given_options = from_lua(given, where)
+def _field(name: str, value: Any, where: str) -> LuaField:
+    if isinstance(value, bytes):
+        given_options: dict[str, Any] = {"type": text(value)}
+    elif kind_of(value) == "table":
+        given_options = from_lua(value, where)
         if not isinstance(given_options, dict):
             raise InvalidInput(f'{where} needs a type: field.string{{}} or {{type = "string"}}')
     else:
         raise InvalidInput(
-            f"{where} must be field.string{{}} or another field, not {_shown(given)}"
+            f"{where} must be field.string{{}} or another field, not {_shown(value)}"
         )
     options = {k: v for k, v in given_options.items() if not k.startswith("__")}
     unknown = [option for option in options if option not in _OPTIONS]
@@ -123,7 +123,7 @@ def _field(name: str, given: Any, where: str) -> LuaField:
         raise InvalidInput(f"{where} has no option {unknown[0]}; it takes {', '.join(_OPTIONS)}")
     kind = options.get("type")
     if kind not in TYPES:
-        raise InvalidInput(f"{where} has the type {kind!r}; known are {', '.join(TYPES)}")
+        raise InvalidInput(f"{where} has the unknown type {kind!r}; use one of {', '.join(TYPES)}")
     for option, wanted in (("required", bool), ("description", str), ("enum", list)):
         if not isinstance(options.get(option, wanted()), wanted):
             raise InvalidInput(f"{where}: {option} must be {_MEANT[wanted]}")
@@ -147,11 +147,11 @@ def _field(name: str, given: Any, where: str) -> LuaField:
     return replace(made, default=fitted)
 
 
-def _items(given: Any, kind: str, where: str) -> str:
+def _items(value: Any, kind: str, where: str) -> str:
     """`items = "string"` or `items = field.string{}`."""
-    if given is None:
+    if value is None:
         return ""
-    found = given.get("type") if isinstance(given, dict) else given
+    found = value.get("type") if isinstance(value, dict) else value
     if kind != "array" or found not in TYPES:
         raise InvalidInput(f"{where}: items is the type of an array's elements: {', '.join(TYPES)}")
     return str(found)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _FIELD: Final = r"\{(state|input|params|prepared)((?:\.\w+)+)\}"
 
 
-def render(run: Run, template: str, known: Mapping[str, Any] | None = None) -> str:
+def render(run: Run, template: str, values: Mapping[str, Any] | None = None) -> str:
     """Fill in a template. A name of the input that is not known is an error; unset state is empty."""
 
     def filled(token: re.Match[str]) -> str:
         root, path = token[1], token[2]
         if root == "prepared":
-            value: Any = (known or {}).get(root)
+            value: Any = (values or {}).get(root)
             for key in path.removeprefix(".").split("."):
                 value = value.get(key) if isinstance(value, Mapping) else None
             return (

@@ -17,7 +17,7 @@ from holdfast.lua.convert import text
 from holdfast.lua.ops import Ops
 from holdfast.lua.program import Program
 from holdfast.lua.templates import names_in
-from holdfast.lua.vm import LuaLimits, Vm
+from holdfast.lua.vm import LuaError, LuaLimits, Vm
 
 _KEYWORDS: Final = frozenset(
     re.findall(
@@ -58,23 +58,24 @@ def problems_of(path: Path) -> list[LuaProblem]:
         program = Program(path)
         program.main  # noqa: B018 - or InvalidInput
     except InvalidInput as error:
-        return [_problem(str(error), path.name)]
+        return [_problem(error, path.name)]
     words = list(_words(program.source.decode("utf-8", "replace")))
     found = [*_unknown_globals(words, program), *_stages(words, program), *_templates(program)]
     return sorted(set(found), key=lambda p: (p.line, p.says))
 
 
-def _problem(said: str, file: str) -> LuaProblem:
-    said, _, stack = (said.partition(" cannot be loaded: ")[2] or said).partition(
-        "\nstack traceback"
+def _problem(error: InvalidInput, file: str) -> LuaProblem:
+    cause = error.__cause__
+    text, stack = (
+        (cause.message, cause.lua_traceback) if isinstance(cause, LuaError) else (str(error), "")
     )
-    place = _PLACE.match(said)
+    place = _PLACE.match(text)
     if place is not None and place["file"] == file:
         return LuaProblem(int(place["line"]), place["says"])
     required = re.search(
         rf"{re.escape(file)}:(\d+): ", stack
     )  # an error in a module that it requires
-    return LuaProblem(int(required[1]) if required else 1, said)
+    return LuaProblem(int(required[1]) if required else 1, text)
 
 
 def _words(source: str) -> Iterator[_Word]:

@@ -77,7 +77,7 @@ def runtime_class() -> Any:
 
 
 def _no_attributes(_object: object, _name: object, _is_setting: bool) -> str:
-    raise AttributeError("values of Python have no attributes here")
+    raise AttributeError("attributes of Python values cannot be used in Lua")
 
 
 class Vm:

@@ -91,5 +91,5 @@ def _estimated(value: Any) -> int:
     return size(value)
 
 
-def _marker(of: int, at: Tokens, uri_of: UriOf, **more: Any) -> dict[str, Any]:
-    return {"cut": True, "bytes": of, **more, "rest": uri_of(jsonpatch.pointer(at))}
+def _marker(size: int, at: Tokens, uri_of: UriOf, **fields: Any) -> dict[str, Any]:
+    return {"cut": True, "bytes": size, **fields, "rest": uri_of(jsonpatch.pointer(at))}

@@ -188,7 +188,7 @@ def listed(row: RunRow, now: int) -> dict[str, Any]:
 
 
 def step(store: Store, state: RunState, number: int) -> dict[str, Any]:
-    """One call: what was asked for and what came of it, and what the agent knew before and after."""
+    """One call: its request and outcome, and what the agent knew before and after."""
     call = state.call(number)
     if call is None:
         raise NotFound(f"task {state.id!r} has no step {number}; it has {state.steps}")
@@ -242,14 +242,14 @@ def _call(call: Call) -> dict[str, Any]:
     }
 
 
-def event(record: Record, found: Event) -> dict[str, Any]:
+def event(record: Record, event_data: Event) -> dict[str, Any]:
     """One event of the log, with its fields as they are recorded."""
-    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    fields = {name: getattr(event_data, name) for name in event_data.__struct_fields__}
     data = {name: value for name, value in fields.items() if value not in (None, "", (), {})}
     return {
         "version": record.seq,
         "time": time(record.time),
-        "kind": found.kind,
+        "kind": event_data.kind,
         "data": {
             name: value if isinstance(value, Value) else views.to_plain(value)
             for name, value in data.items()

@@ -36,8 +36,10 @@ class Subject(NamedTuple):
 class Watch:
     """One subscriber's interest in one subject. `seen` is the version that it has been notified of."""
 
-    def __init__(self, subject: Subject, seen: int, notify: Callable[[], Awaitable[None]]) -> None:
-        self.subject, self.seen = subject, seen
+    def __init__(
+        self, subject: Subject, version: int, notify: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.subject, self.seen = subject, version
         self.notify = notify
         self.is_busy = False
         self.is_dirty = False
@@ -80,14 +82,14 @@ class Feed:
                 self._tasks = None
                 tasks.cancel_scope.cancel()
 
-    async def wait(self, task_id: str, seen: int, timeout: float) -> bool:
+    async def wait(self, task_id: str, version: int, timeout: float) -> bool:
         """Whether the task's log has grown beyond a version, within so many seconds."""
         changed = anyio.Event()
 
         async def notify() -> None:
             changed.set()
 
-        watch = Watch(Subject(task_id), seen, notify)
+        watch = Watch(Subject(task_id), version, notify)
         self.add(watch)
         try:
             with anyio.move_on_after(timeout):
@@ -108,9 +110,7 @@ class Feed:
                 marks = await anyio.to_thread.run_sync(self.marks, subjects)
             except Exception as error:  # noqa: BLE001  (whatever it is: without this task no client is notified)
                 is_known = isinstance(error, StoreError)
-                _log.warning(
-                    "cannot look for changes: %s; trying again", error, exc_info=not is_known
-                )
+                _log.warning("cannot check for changes: %s; retrying", error, exc_info=not is_known)
                 await anyio.sleep(RETRY_SECONDS)
                 continue
             pause = POLL_SECONDS_MIN if self._compare(marks) else min(pause * 1.5, POLL_SECONDS_MAX)
@@ -148,7 +148,7 @@ class Feed:
                 watch.is_dirty = False
                 await watch.notify()
         except Exception:  # noqa: BLE001  (a subscriber that has gone must not end the feed)
-            _log.debug("a subscriber has gone", exc_info=True)
+            _log.debug("a subscriber disconnected", exc_info=True)
             self._watches.discard(watch)
         finally:
             watch.is_busy = False

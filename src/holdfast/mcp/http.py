@@ -80,7 +80,7 @@ Authenticate = Callable[[str], Awaitable[Caller | None]]
 AccessDenied refuses a token that is known, with the reason."""
 
 
-def known(credentials: Sequence[BearerToken]) -> Authenticate:
+def accept_tokens(credentials: Sequence[BearerToken]) -> Authenticate:
     """Accept the tokens of a list."""
     if not credentials:
         raise InvalidInput("an MCP server over HTTP needs a token")
@@ -164,7 +164,7 @@ class McpApp:
                 send, 401, "a bearer token is needed", [(b"www-authenticate", b"Bearer")]
             )
         elif scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/") not in ("", PATH):
-            await _respond(send, 404, f"there is only {PATH}")
+            await _respond(send, 404, f"not found; this server serves only {PATH}")
         else:
             await self._while_allowed(token, caller, scope, receive, send)
 
@@ -292,9 +292,9 @@ def security(hosts: Sequence[str]) -> TransportSecuritySettings:
 
 
 async def _respond(
-    send: Send, status: int, said: str, headers: Sequence[tuple[bytes, bytes]] = ()
+    send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> None:
-    body = json.dumps({"error": said}).encode()
+    body = json.dumps({"error": text}).encode()
     start = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": [*start, *headers]})
     await send({"type": "http.response.body", "body": body})

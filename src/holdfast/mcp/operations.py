@@ -52,7 +52,7 @@ class VersionConflict(Exception):
 
 
 def start(
-    store: Store, who: Identity, agent: str, given: Mapping[str, Any], *, task_id: str, key: str
+    store: Store, who: Identity, agent: str, values: Mapping[str, Any], *, task_id: str, key: str
 ) -> tuple[RunRow, bool]:
     """Start a task. The same key (or the same task id) with the same input is the same task."""
     if not who.reaches(agent):
@@ -65,7 +65,7 @@ def start(
         # Not InputConflict, which would name the agent of a task that cannot be reached.
         raise InvalidInput(f"the task id {made!r} cannot be used; choose another one")
     try:
-        row = control.start(store, agent, given, id=made or None, by=who.by)
+        row = control.start(store, agent, values, id=made or None, by=who.by)
     except NotFound:  # its message names agents that cannot be reached
         raise NotFound(
             f"agent {agent!r} is not registered: a worker must have been started for it (holdfast worker FILE)"
@@ -101,10 +101,10 @@ def patch(
     """Change what a task knows; whether the patch is new. Costs no more the longer the task's log is."""
     reachable(store, who, task_id)
     if changes.is_empty:
-        raise InvalidInput("the patch is empty; give at least one field to change")
+        raise InvalidInput("the patch is empty; set at least one field")
     if (changes.state or changes.delete) and _is_loop(store, task_id):
         raise InvalidInput(
-            f"task {task_id!r} is a loop: it has facts, questions, notes and a plan, and no state keys"
+            f"task {task_id!r} is a loop: it has facts, questions, notes and a plan, but no state keys"
         )
     try:
         return control.patch(
@@ -165,11 +165,11 @@ def _scoped(who: Identity, key: str) -> str:
     return f"{who.name}\0{key}" if key else ""
 
 
-def facts(who: Identity, given: Sequence[tuple[str, Any, str]]) -> tuple[Fact, ...]:
+def facts(who: Identity, items: Sequence[tuple[str, Any, str]]) -> tuple[Fact, ...]:
     """Facts as an agent may state them: the source always names the agent."""
     return tuple(
         Fact(name, value, f"{who.by} ({source})" if source else who.by)
-        for name, value, source in given
+        for name, value, source in items
     )
 
 
@@ -219,7 +219,7 @@ def resume(store: Store, who: Identity, task_id: str, *, key: str = "") -> None:
     row = reachable(store, who, task_id)
     if row.status in ("paused", "quarantined"):
         raise NotNow(
-            f"task {task_id!r} is {row.status}: only a person can continue it, with `holdfast resume FILE {task_id}`"
+            f"task {task_id!r} is {row.status}: only a person can resume it, with `holdfast resume FILE {task_id}`"
         )
     if row.status == "completed":
         raise NotNow(f"task {task_id!r} is already completed")
@@ -267,7 +267,7 @@ def _read_cursor(cursor: str, agents: int) -> tuple[int, int | None]:
         return 0, None
     first, _, second = cursor.partition(".")
     if not (first.isdecimal() and second.isdecimal() and len(cursor) < 40 and int(first) < agents):
-        raise InvalidInput(f"{cursor[:40]!r} is not a cursor of this list; begin without one")
+        raise InvalidInput(f"{cursor[:40]!r} is not a cursor of this list; start without one")
     return int(first), int(second)
 
 
@@ -283,7 +283,7 @@ class DuePage:
 
 
 def due(
-    store: Store, who: Identity, *, limit: int, cursor: str, wanted: Callable[[RunState], bool]
+    store: Store, who: Identity, *, limit: int, cursor: str, predicate: Callable[[RunState], bool]
 ) -> DuePage:
     """Tasks that have not ended and that no worker is executing now."""
     found: list[tuple[RunRow, RunState]] = []
@@ -294,7 +294,7 @@ def due(
             if row.status in TERMINAL_STATUSES or row.is_live(now):
                 continue
             state = views.brief(store, row.id)
-            if wanted(state):
+            if predicate(state):
                 found.append((row, state))
         cursor, scanned = page.next, scanned + len(page.rows)
         if not cursor or found or scanned >= SCANNED_MAX:

@@ -250,26 +250,33 @@ def _dumped(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, indent=1, default=str)
 
 
-def _meta(more: dict[str, Any]) -> dict[str, Any]:
-    return {UNTRUSTED: True, **{f"holdfast/{k}": v for k, v in more.items() if v != ""}}
+def _meta(fields: dict[str, Any]) -> dict[str, Any]:
+    return {UNTRUSTED: True, **{f"holdfast/{k}": v for k, v in fields.items() if v != ""}}
 
 
 # ── completion ───────────────────────────────────────────────────────────────────────────────
 
 
 def complete(
-    store: Store, who: Identity, template: str, argument: str, begun: str, known: dict[str, str]
+    store: Store,
+    who: Identity,
+    template: str,
+    argument: str,
+    prefix: str,
+    arguments: dict[str, str],
 ) -> types.Completion:
     """Values for one argument of a template that begin with what was typed."""
     if template not in uris.TEMPLATES.values():
         raise InvalidInput(f"{template[:200]!r} is not a resource template of this server")
-    found = [x for x in _candidates(store, who, argument, known) if x.startswith(begun)]
+    found = [x for x in _candidates(store, who, argument, arguments) if x.startswith(prefix)]
     shown = found[:COMPLETIONS_MAX]
     return types.Completion(values=shown, total=len(found), has_more=len(found) > len(shown))
 
 
-def _candidates(store: Store, who: Identity, argument: str, known: dict[str, str]) -> Iterable[str]:
-    agent, task = known.get("agent_id", ""), known.get("task_id", "")
+def _candidates(
+    store: Store, who: Identity, argument: str, arguments: dict[str, str]
+) -> Iterable[str]:
+    agent, task = arguments.get("agent_id", ""), arguments.get("task_id", "")
     if argument == "agent_id":
         return [agent.name for agent in known_agents(store, who)]
     if argument == "status":

@@ -29,20 +29,20 @@ Key = Annotated[
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=100, description="How many to return.")]
-Cursor = Annotated[str, Meta(max_length=100, description="`next` of the page before.")]
+Cursor = Annotated[str, Meta(max_length=100, description="`next` of the previous page.")]
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Base of all arguments."""
 
 
-class Keyed(Arguments, kw_only=True):
+class KeyedArguments(Arguments, kw_only=True):
     """Arguments of a tool that changes something."""
 
     idempotency_key: Key | None = None
 
 
-class FactGiven(msgspec.Struct, forbid_unknown_fields=True):
+class FactInput(msgspec.Struct, forbid_unknown_fields=True):
     """A fact: a key, a JSON value, and where it is from."""
 
     key: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -50,18 +50,18 @@ class FactGiven(msgspec.Struct, forbid_unknown_fields=True):
     source: Annotated[str, Meta(max_length=500)] = ""
 
 
-class PlanStepGiven(msgspec.Struct, forbid_unknown_fields=True):
+class PlanStepInput(msgspec.Struct, forbid_unknown_fields=True):
     """A step of a plan. `status` is pending, doing or done."""
 
     name: Annotated[str, Meta(min_length=1, max_length=500)]
     status: Annotated[str, Meta(max_length=50)] = "pending"
 
 
-Facts = Annotated[list[FactGiven], Meta(max_length=200, description="Facts to append.")]
+Facts = Annotated[list[FactInput], Meta(max_length=200, description="Facts to append.")]
 Questions = Annotated[list[Text], Meta(max_length=100)]
 
 
-class StartTask(Keyed, kw_only=True):
+class StartTask(KeyedArguments, kw_only=True):
     input: Annotated[dict[str, Any], Meta(description="The agent's arguments, by name.")] = {}
     agent_id: AgentId | None = None
     task_id: TaskId | None = None
@@ -71,7 +71,7 @@ class OneTask(Arguments, kw_only=True):
     task_id: TaskId
 
 
-class ResumeTask(Keyed, kw_only=True):
+class ResumeTask(KeyedArguments, kw_only=True):
     task_id: TaskId
 
 
@@ -96,14 +96,14 @@ class WaitForChange(Arguments, kw_only=True):
     timeout_seconds: Annotated[float, Meta(ge=0, le=60)] = 20.0
 
 
-class PatchTask(Keyed, kw_only=True):
+class PatchTask(KeyedArguments, kw_only=True):
     task_id: TaskId
     expected_version: Version
     state: Annotated[dict[str, Any], Meta(description="New values of state keys.")] = {}
     delete: Annotated[list[str], Meta(max_length=200, description="State keys to delete.")] = []
     plan: (
         Annotated[
-            list[PlanStepGiven | str],
+            list[PlanStepInput | str],
             Meta(max_length=200, description="A plan that replaces the old one."),
         ]
         | UnsetType
@@ -117,17 +117,17 @@ class PatchTask(Keyed, kw_only=True):
     why: Annotated[str, Meta(max_length=500, description="The reason, recorded in the log.")] = ""
 
 
-class AppendFacts(Keyed, kw_only=True):
+class AppendFacts(KeyedArguments, kw_only=True):
     task_id: TaskId
-    facts: Annotated[list[FactGiven], Meta(min_length=1, max_length=200)]
+    facts: Annotated[list[FactInput], Meta(min_length=1, max_length=200)]
 
 
-class AddQuestions(Keyed, kw_only=True):
+class AddQuestions(KeyedArguments, kw_only=True):
     task_id: TaskId
     questions: Annotated[list[Text], Meta(min_length=1, max_length=100)]
 
 
-class AnswerQuestion(Keyed, kw_only=True):
+class AnswerQuestion(KeyedArguments, kw_only=True):
     task_id: TaskId
     value: Annotated[
         Any, Meta(description="The answer; one of the options if the question has any.")
@@ -137,13 +137,13 @@ class AnswerQuestion(Keyed, kw_only=True):
     ] = ""
 
 
-class SignalTask(Keyed, kw_only=True):
+class SignalTask(KeyedArguments, kw_only=True):
     task_id: TaskId
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     value: Any = None
 
 
-class HandOverTask(Keyed, kw_only=True):
+class HandOverTask(KeyedArguments, kw_only=True):
     task_id: TaskId
     to_agent: Annotated[str, Meta(pattern=ID, max_length=100, description="Who should continue.")]
     note: Annotated[Text, Meta(description="What the next agent should know.")]
@@ -153,10 +153,10 @@ class HandOverTask(Keyed, kw_only=True):
 A = TypeVar("A", bound=Arguments)
 
 
-def read(given: Any, kind: type[A]) -> A:
+def read(arguments: Any, kind: type[A]) -> A:
     """Arguments as their type, or InvalidInput that names the path."""
     try:
-        return msgspec.convert({} if given is None else given, kind)
+        return msgspec.convert({} if arguments is None else arguments, kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise InvalidInput(f"wrong arguments: {error}") from None
 

@@ -136,7 +136,7 @@ class HoldfastServer:
     ) -> types.CompleteResult:
         if not isinstance(params.ref, types.ResourceTemplateReference):
             raise MCPError(
-                types.INVALID_PARAMS, "there are no prompts here, only resource templates"
+                types.INVALID_PARAMS, "this server has no prompts, only resource templates"
             )
         known = (params.context.arguments if params.context is not None else None) or {}
         who, asked = self._identify(ctx), params.argument

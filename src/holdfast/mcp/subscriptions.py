@@ -135,8 +135,8 @@ class Subscriptions:
         for watches in self._connections.pop(key, {}).values():
             self._feed.remove(watches)
 
-    def _check_count(self, wanted: int) -> None:
-        if wanted > URIS_PER_CONNECTION_MAX or self._feed.watches + wanted > WATCHES_MAX:
+    def _check_count(self, count: int) -> None:
+        if count > URIS_PER_CONNECTION_MAX or self._feed.watches + count > WATCHES_MAX:
             raise MCPError(types.INTERNAL_ERROR, "too many subscriptions; end some of them first")
 
 
@@ -148,8 +148,10 @@ def _lists(who: Identity, agent: str) -> list[Subject]:
     return [Subject(agent=name) for name in names]
 
 
-def _watch(subject: Subject, seen: int, bus: InMemorySubscriptionBus, event: ServerEvent) -> Watch:
+def _watch(
+    subject: Subject, version: int, bus: InMemorySubscriptionBus, event: ServerEvent
+) -> Watch:
     async def notify() -> None:
         await bus.publish(event)
 
-    return Watch(subject, seen, notify)
+    return Watch(subject, version, notify)

@@ -123,7 +123,7 @@ def _due(call: McpCall) -> Data:
         call.who,
         limit=args.limit,
         cursor=args.cursor,
-        wanted=is_mine if args.handed_over_to_me else lambda _: True,
+        predicate=is_mine if args.handed_over_to_me else lambda _: True,
     )
     now = call.store.now()
     tasks = [
@@ -181,10 +181,10 @@ def _add_questions(call: McpCall) -> Data:
     return _patched(call, Changes({}, (), StatePatch(questions=tuple(args.questions))))
 
 
-def _facts(who: Identity, given: list[schemas.FactGiven]) -> Any:
-    if any(x.key == documents.HANDED_OVER for x in given):
+def _facts(who: Identity, items: list[schemas.FactInput]) -> Any:
+    if any(x.key == documents.HANDED_OVER for x in items):
         raise InvalidInput(f"{documents.HANDED_OVER!r} is recorded by hand_over_task only")
-    return operations.facts(who, [(x.key, x.value, x.source) for x in given])
+    return operations.facts(who, [(x.key, x.value, x.source) for x in items])
 
 
 def _patched(
@@ -335,7 +335,7 @@ TOOLS: Final = (
     Tool(
         "resume_task",
         "Resume a task",
-        "Let a failed task try again from its failed step. A paused task can only be resumed by a person.",
+        "Retry a failed task from its failed step. A paused task can only be resumed by a person.",
         _s.ResumeTask,
         _s.STATUS,
         _resume,
@@ -366,9 +366,9 @@ def find(who: Identity, name: str) -> Tool | None:
 # ── calling ──────────────────────────────────────────────────────────────────────────────────
 
 
-def prepared(store: Store, who: Identity, tool: Tool, given: Any, meta: Any) -> McpCall:
+def prepared(store: Store, who: Identity, tool: Tool, arguments: Any, meta: Any) -> McpCall:
     """The call with its arguments checked, or InvalidInput."""
-    args = schemas.read(given, tool.arguments)
+    args = schemas.read(arguments, tool.arguments)
     in_meta = (meta or {}).get(KEY_META, "")
     in_args = getattr(args, "idempotency_key", None) or ""
     if not isinstance(in_meta, str) or len(in_meta) > 200:

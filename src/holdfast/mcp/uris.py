@@ -134,7 +134,7 @@ def _number(uri: str, text: str) -> int:
 
 def _not_ours(uri: str) -> InvalidInput:
     return InvalidInput(
-        f"{uri[:200]!r} is not the URI of a resource; resources/templates/list shows what there is"
+        f"{uri[:200]!r} is not the URI of a resource; resources/templates/list lists the URIs"
     )
 
 
@@ -143,9 +143,9 @@ def tasks(agent: str, **query: str | int) -> str:
     return _queried(f"{ROOT}/{quote(agent, safe='')}/tasks", query)
 
 
-def task(agent: str, task_id: str, *below: str | int, **query: str | int) -> str:
+def task(agent: str, task_id: str, *segments: str | int, **query: str | int) -> str:
     """A task, or something below it: `task(agent, id, "steps", 3)`."""
-    parts = [tasks(agent), task_id, *map(str, below)]
+    parts = [tasks(agent), task_id, *map(str, segments)]
     return _queried("/".join([parts[0], *(quote(part, safe="") for part in parts[1:])]), query)
 
 

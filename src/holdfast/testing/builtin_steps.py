@@ -358,13 +358,13 @@ def _pairs(text: str) -> dict[str, Any]:
     return {name: json_or_text(value) for name, value in found}
 
 
-def _called_with(outcome: Outcome, tool: str, wanted: Mapping[str, Any]) -> None:
+def _called_with(outcome: Outcome, tool: str, expected: Mapping[str, Any]) -> None:
     calls = outcome.calls_of(tool)
     fits = any(
-        all(_same(_at(call.args, key), value) for key, value in wanted.items()) for call in calls
+        all(_same(_at(call.args, key), value) for key, value in expected.items()) for call in calls
     )
     actual = " and ".join(shown(call.args) for call in calls) or "it was not called"
-    outcome.expect(f"{tool} to be called with {shown(dict(wanted))}", actual, fits)
+    outcome.expect(f"{tool} to be called with {shown(dict(expected))}", actual, fits)
 
 
 @sentence("the {tool} tool/step should be called with {name} matching (pattern ){pattern}")

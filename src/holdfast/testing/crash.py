@@ -301,9 +301,9 @@ class _Exploration:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _story(seen: _Inspection) -> Any:
+def _story(inspection: _Inspection) -> Any:
     """What must come out the same however often the process dies."""
-    outcome = seen.outcome
+    outcome = inspection.outcome
     calls = sorted((c.name, shown(c.args), c.status) for c in outcome.calls)
     return (outcome.status, shown(outcome.result), shown(outcome.state), outcome.run.stage, calls)
 
@@ -349,16 +349,25 @@ def _merged(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 
 def _judged(
-    setup: ScenarioSetup, seen: _Inspection, first: _Inspection, check: Check, *, is_steady: bool
+    setup: ScenarioSetup,
+    inspection: _Inspection,
+    first: _Inspection,
+    check: Check,
+    *,
+    is_steady: bool,
 ) -> list[Fault]:
     """What one crash did, compared with the run's own log and with the undisturbed run."""
-    found = [*_diverged(seen), *_doubted(setup, seen, first), *_repeated_calls(seen)]
-    found += _repeated_plainly(seen, first) if is_steady else []
+    found = [
+        *_diverged(inspection),
+        *_doubted(setup, inspection, first),
+        *_repeated_calls(inspection),
+    ]
+    found += _repeated_plainly(inspection, first) if is_steady else []
     if any(fault.kind in ("diverges", "repeats") for fault in found):
         return found  # what else is wrong may come of that
-    then, now = first.outcome, seen.outcome
+    then, now = first.outcome, inspection.outcome
     if now.status != then.status:
-        why = now.error or now.waiting_for or seen.ends[-1].message
+        why = now.error or now.waiting_for or inspection.ends[-1].message
         fix = "the code depends on something that is not recorded: store it in run.state, or read it in a @step"
         failed = now.run.call(now.run.failure.step) if now.run.failure else None
         if failed and len(failed.attempts) > sum(a.error is not None for a in failed.attempts):
@@ -367,28 +376,28 @@ def _judged(
             Fault(
                 "ends otherwise",
                 f"the run is {now.status} after a crash, and {then.status} without one: {why}",
-                killed=seen.killed,
+                killed=inspection.killed,
                 fix=fix,
             )
         )
         return found
     wrong = check(now)
     if wrong:
-        found.append(Fault("breaks", f"after a crash, {wrong}", killed=seen.killed))
-    elif is_steady and _story(seen) != _story(first):
+        found.append(Fault("breaks", f"after a crash, {wrong}", killed=inspection.killed))
+    elif is_steady and _story(inspection) != _story(first):
         found.append(
             Fault(
                 "differs",
-                f"after a crash {_difference(seen, first)}",
-                killed=seen.killed,
+                f"after a crash {_difference(inspection, first)}",
+                killed=inspection.killed,
                 fix="something outside any step changed in between: read it in a @step, or keep it in run.state",
             )
         )
     return found
 
 
-def _difference(seen: _Inspection, first: _Inspection) -> str:
-    now, then = seen.outcome, first.outcome
+def _difference(inspection: _Inspection, first: _Inspection) -> str:
+    now, then = inspection.outcome, first.outcome
     for what, a, b in (
         ("the output", now.result, then.result),
         ("the state", now.state, then.state),
@@ -399,25 +408,25 @@ def _difference(seen: _Inspection, first: _Inspection) -> str:
     return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
 
 
-def _diverged(seen: _Inspection) -> list[Fault]:
+def _diverged(inspection: _Inspection) -> list[Fault]:
     return [
         Fault(
             "diverges",
             f"the code diverges: at {end.details['where']} the log has "
             f"{end.details['recorded']}, the code makes {end.details['attempted']}",
             where=end.details["at"],
-            killed=seen.killed,
+            killed=inspection.killed,
             fix="time, randomness, the order of a set or something read outside a step decides here: use "
             "run.now(), run.random(), run.uuid() or sorted(…), or move it into a @step",
         )
-        for end in seen.ends
+        for end in inspection.ends
         if end.says == "Diverged"
     ]
 
 
-def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> list[Fault]:
+def _doubted(setup: ScenarioSetup, inspection: _Inspection, first: _Inspection) -> list[Fault]:
     found = []
-    for doubt in seen.doubts:
+    for doubt in inspection.doubts:
         name = doubt["name"]
         if name in setup.may_doubt:
             continue
@@ -429,7 +438,7 @@ def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> lis
                 f"{name} may or may not have happened: the run is suspended until a person decides",
                 where=body.get("at", ""),
                 declared=body.get("declared", ""),
-                killed=seen.killed,
+                killed=inspection.killed,
                 fix=f"give {name} a parameter `idempotency_key` and pass it to the receiver; or declare how to look it up, "
                 "@tool(check=…); or use `tx` and write to the store's own database; or accept it: "
                 f"`Given a person resolves doubts about {name}`",
@@ -441,11 +450,11 @@ def _doubted(setup: ScenarioSetup, seen: _Inspection, first: _Inspection) -> lis
 _NOT_COUNTED: Final = (Effect.REPEATABLE, Effect.TRANSACTIONAL, "check", "plain", "outside")
 
 
-def _repeated_calls(seen: _Inspection) -> list[Fault]:
+def _repeated_calls(inspection: _Inspection) -> list[Fault]:
     """Bodies of tools that were executed more often than the log has calls and recorded failures."""
     found = []
-    for run in seen.runs:
-        mine = [d for d in seen.did if d["run"] == run.id and d["effect"] not in _NOT_COUNTED]
+    for run in inspection.runs:
+        mine = [d for d in inspection.did if d["run"] == run.id and d["effect"] not in _NOT_COUNTED]
         for name, last in {did["name"]: did for did in mine}.items():
             calls = [call for call in run.calls if call.name == name]
             bodies = [did for did in mine if did["name"] == name]
@@ -456,12 +465,12 @@ def _repeated_calls(seen: _Inspection) -> list[Fault]:
             else:
                 happened, allowed = len(bodies), len(calls) + failures
             if happened > allowed and calls:
-                found.append(_repeated(name, last, happened, allowed, seen))
+                found.append(_repeated(name, last, happened, allowed, inspection))
     return found
 
 
 def _repeated(
-    name: str, body: dict[str, Any], happened: int, allowed: int, seen: _Inspection
+    name: str, body: dict[str, Any], happened: int, allowed: int, inspection: _Inspection
 ) -> Fault:
     effect = body["effect"]
     if effect == Effect.KEYED:
@@ -478,16 +487,23 @@ def _repeated(
             f"on_doubt repeats it blindly: give {name} a parameter `idempotency_key`, or a check=…"
         )
     return Fault(
-        "repeats", says, where=body["at"], declared=body["declared"], killed=seen.killed, fix=fix
+        "repeats",
+        says,
+        where=body["at"],
+        declared=body["declared"],
+        killed=inspection.killed,
+        fix=fix,
     )
 
 
-def _repeated_plainly(seen: _Inspection, first: _Inspection) -> list[Fault]:
+def _repeated_plainly(inspection: _Inspection, first: _Inspection) -> list[Fault]:
     """Mocked sync functions, and what step bodies and plain code were seen doing, more often than
     without a crash."""
     found = []
     now = Counter(
-        (d["name"], d["at"], d["inside"], d["declared"]) for d in seen.did if d["effect"] == "plain"
+        (d["name"], d["at"], d["inside"], d["declared"])
+        for d in inspection.did
+        if d["effect"] == "plain"
     )
     then = Counter(
         (d["name"], d["at"], d["inside"], d["declared"])
@@ -502,22 +518,31 @@ def _repeated_plainly(seen: _Inspection, first: _Inspection) -> list[Fault]:
                 inside,
                 place,
                 declared,
-                seen,
+                inspection,
                 sure=True,
             )
         )
-    kinds = [(s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in seen.saw]
+    kinds = [(s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in inspection.saw]
     before = Counter((s["what"], s["detail"], s["at"], s["inside"], s["sure"]) for s in first.saw)
     for (what, detail, place, inside, sure), count in (Counter(kinds) - before).items():
         times = before[what, detail, place, inside, sure] + count
         found.append(
-            _undeclared(f"it {what} {detail}".rstrip(), times, inside, place, "", seen, sure=sure)
+            _undeclared(
+                f"it {what} {detail}".rstrip(), times, inside, place, "", inspection, sure=sure
+            )
         )
     return found
 
 
 def _undeclared(
-    does: str, times: int, inside: str, place: str, declared: str, seen: _Inspection, *, sure: bool
+    does: str,
+    times: int,
+    inside: str,
+    place: str,
+    declared: str,
+    inspection: _Inspection,
+    *,
+    sure: bool,
 ) -> Fault:
     where = (
         f"in the body of {inside}, which is declared safe to repeat"
@@ -534,7 +559,7 @@ def _undeclared(
         f"{does} {times} times, {where}",
         where=place,
         declared=declared,
-        killed=seen.killed,
+        killed=inspection.killed,
         fix=fix,
     )
 

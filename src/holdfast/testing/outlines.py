@@ -16,7 +16,7 @@ class StepLine(NamedTuple):
 
     keyword: str
     line: int
-    said: str
+    text: str
     argument: Any = None
 
 

@@ -289,7 +289,7 @@ class ScenarioRun:
 
 
 def _raised_at(error: BaseException) -> str:
-    """Where in the user's code the call was made that an error tells of."""
+    """Where in the user's code the call was made that an error is about."""
     found, seen = "", set()
     below: BaseException | None = error
     while below is not None and id(below) not in seen:

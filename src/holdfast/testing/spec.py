@@ -39,7 +39,7 @@ from holdfast.testing.step_matcher import (
     Outcome,
     RecordedCall,
     StepPattern,
-    Unmet,
+    UnmetExpectation,
     json_or_text,
     sentences_in,
 )
@@ -57,7 +57,7 @@ class SpecLine(Struct, frozen=True):
 
     place: str
     keyword: str
-    said: str
+    text: str
     sentence: StepPattern
     values: dict[str, Any]
 
@@ -119,16 +119,16 @@ def spec_in(file: Path, names: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def read_spec(
-    text: str, file: str, known: list[StepPattern], *, first_line: int = 1
+    text: str, file: str, patterns: list[StepPattern], *, first_line: int = 1
 ) -> list[Scenario]:
     """The scenarios of a Gherkin text, outlines expanded, every sentence understood."""
     scenarios, unknown = [], []
-    for outline in _outlines(text, file, known, first_line):
+    for outline in _outlines(text, file, patterns, first_line):
         found = []
         for step in outline.steps:
             place = f"{file}:{step.line + first_line - 1}"
             try:
-                found.append(_line(place, step, known))
+                found.append(_line(place, step, patterns))
             except SpecError as error:
                 unknown.append(str(error))
         place = f"{file}:{outline.line + first_line - 1}"
@@ -142,12 +142,12 @@ def read_spec(
     return scenarios
 
 
-def _outlines(text: str, file: str, known: list[StepPattern], first_line: int) -> list[Outline]:
+def _outlines(text: str, file: str, patterns: list[StepPattern], first_line: int) -> list[Outline]:
     plain = plain_outlines(text)
     if plain is not None:
         return plain
     parsed = _parsed(text, file, first_line)
-    _check_no_lost_sentence(parsed, known, file, first_line)
+    _check_no_lost_sentence(parsed, patterns, file, first_line)
     return outlines_of(parsed)
 
 
@@ -179,13 +179,13 @@ def _parser_error(file: str, text: str, first_line: int, error: Any) -> str:
 
 
 def _check_no_lost_sentence(
-    parsed: Any, known: list[StepPattern], file: str, first_line: int
+    parsed: Any, patterns: list[StepPattern], file: str, first_line: int
 ) -> None:
     """A misspelt keyword below a headline makes Gherkin take a sentence for prose, which is never intended."""
     for node in _nodes(parsed):
         for offset, said in enumerate(str(node.get("description") or "").splitlines(), 1):
             word, _, rest = said.strip().partition(" ")
-            if any(sentence.match(rest) is not None for sentence in known):
+            if any(sentence.match(rest) is not None for sentence in patterns):
                 line = node["location"]["line"] + offset + first_line - 1
                 raise SpecError(
                     f"{file}:{line}: {word!r} does not start a sentence; use Given, When, Then, And, But or *"
@@ -203,14 +203,14 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(value)
 
 
-def _line(place: str, step: StepLine, known: list[StepPattern]) -> SpecLine:
-    said, block = step.said, _block(step.argument)
+def _line(place: str, step: StepLine, patterns: list[StepPattern]) -> SpecLine:
+    said, block = step.text, _block(step.argument)
     # The most exact one that fits is meant; the patterns of the others are not even compiled.
-    candidates = sorted(filter(lambda x: x.may_match(said), known), key=lambda x: -x.weight)
+    candidates = sorted(filter(lambda x: x.may_match(said), patterns), key=lambda x: -x.weight)
     fits = ((x, values) for x in candidates if (values := x.match(said)) is not None)
     sentence, values = next(fits, (None, {}))
     if sentence is None:
-        raise SpecError(f"{place}: {_unknown(said, known)}")
+        raise SpecError(f"{place}: {_unknown(said, patterns)}")
     if sentence.has_block:
         if block is None:
             raise SpecError(f"{place}: {said!r} needs a table or a text in triple quotes below it")
@@ -229,26 +229,26 @@ def _block(argument: Any) -> Any:
     return [[cell["value"] for cell in row["cells"]] for row in argument["dataTable"]["rows"]]
 
 
-def _unknown(said: str, known: list[StepPattern]) -> str:
-    texts = {_as_said(sentence.text, said): sentence.text for sentence in known}
+def _unknown(text: str, patterns: list[StepPattern]) -> str:
+    texts = {_as_said(sentence.text, text): sentence.text for sentence in patterns}
     from difflib import get_close_matches
 
-    close = get_close_matches(said, texts, CLOSE_ONES, 0.5)
+    close = get_close_matches(text, texts, CLOSE_ONES, 0.5)
     hint = "".join(f"\n    {texts[one]}" for one in close)
     if not hint:
-        return f"unknown sentence: {said}\n  the known ones:" + "".join(
+        return f"unknown sentence: {text}\n  the known ones:" + "".join(
             f"\n    {x}" for x in texts.values()
         )
-    return f"unknown sentence: {said}\n  the closest known ones:{hint}"
+    return f"unknown sentence: {text}\n  the closest known ones:{hint}"
 
 
-def _as_said(pattern: str, said: str) -> str:
+def _as_said(pattern: str, sentence: str) -> str:
     """A pattern with one of its alternatives, if possible one that was said: `the procedure/agent/run runs` is
     not like `the agent rns`, but `the agent runs` is."""
 
     def chosen(alternatives: re.Match[str]) -> str:
         words = alternatives[0].split("/")
-        return next((word for word in words if word in said.split()), words[0])
+        return next((word for word in words if word in sentence.split()), words[0])
 
     return re.sub(r"[\w-]+(?:/[\w-]+)+", chosen, pattern)
 
@@ -260,7 +260,7 @@ def _check_order(scenario: Scenario) -> None:
             asked = line
         elif asked is not None:
             raise SpecError(
-                f"{line.place}: {line.said!r} comes after {asked.said!r}; expectations come when "
+                f"{line.place}: {line.text!r} comes after {asked.text!r}; expectations come when "
                 "everything has happened: make it a separate scenario"
             )
 
@@ -413,11 +413,11 @@ def judge(scenario: Scenario, outcome: Outcome) -> ScenarioResult:
     for line in scenario.checks:
         try:
             line(outcome)
-        except Unmet as unmet:
+        except UnmetExpectation as unmet:
             return ScenarioResult(scenario, outcome, line, unmet.expected, unmet.actual)
         except AssertionError as error:
             return ScenarioResult(
-                scenario, outcome, line, line.said, str(error) or "that was not the case"
+                scenario, outcome, line, line.text, str(error) or "that was not the case"
             )
         except HoldfastError as error:
             return ScenarioResult(scenario, outcome, line, problem=f"{line.place}: {error}")

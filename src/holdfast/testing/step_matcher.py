@@ -1,7 +1,7 @@
 """The sentences of a spec: what `Given the input to is "sam"` or `Then the output should be 5` means.
 
 A sentence is a function with a pattern. Some set a scene up (they are given the `ScenarioSetup`), the others
-ask its outcome (they are given the `Outcome`, and fail with `Unmet`). An agent's file may hold
+ask its outcome (they are given the `Outcome`, and fail with `UnmetExpectation`). An agent's file may hold
 sentences of its own:
 
     from holdfast.testing import Outcome, sentence
@@ -42,7 +42,7 @@ _KINDS: Final = {
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz'-/"
 
 
-class Unmet(AssertionError):
+class UnmetExpectation(AssertionError):
     """What a spec expects did not come true."""
 
     def __init__(self, expected: str, actual: str) -> None:
@@ -70,13 +70,13 @@ class StepPattern(Struct, frozen=True):
         """How much of it is literal: of two that fit, the more exact one is meant."""
         return len(re.sub(r"\{[^}]*\}", "", self.text))
 
-    def may_match(self, said: str) -> bool:
+    def may_match(self, sentence: str) -> bool:
         """Whether it has all words of the pattern: few sentences do, and the pattern need not be compiled."""
-        words = _words_of(said)
+        words = _words_of(sentence)
         return not any(words.isdisjoint(one) for one in _literal_words(self.text))
 
-    def match(self, said: str) -> dict[str, Any] | None:
-        found = self.regex.fullmatch(said.strip()) if self.may_match(said) else None
+    def match(self, sentence: str) -> dict[str, Any] | None:
+        found = self.regex.fullmatch(sentence.strip()) if self.may_match(sentence) else None
         if found is None:
             return None
         kinds = dict(re.findall(r"\{(\w+)(?::(\w+))?\}", self.text))
@@ -91,8 +91,8 @@ def _regex(text: str) -> re.Pattern[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def _words_of(said: str) -> frozenset[str]:
-    return frozenset(said.lower().rstrip(":").split())
+def _words_of(sentence: str) -> frozenset[str]:
+    return frozenset(sentence.lower().rstrip(":").split())
 
 
 @functools.cache
@@ -186,12 +186,14 @@ class Outcome(Struct, frozen=True):
     def expect(expected: str, actual: Any, holds: bool) -> None:
         """Fail with both sides if it does not hold."""
         if not holds:
-            raise Unmet(expected, actual if isinstance(actual, str) else shown(actual))
+            raise UnmetExpectation(expected, actual if isinstance(actual, str) else shown(actual))
 
     def calls_of(self, name: str) -> list[RecordedCall]:
         found = [call for call in self.calls if call.name == name]
         if not found and name not in self.known:
-            raise InvalidInput(f"unknown tool {name!r}; known are {', '.join(sorted(self.known))}")
+            raise InvalidInput(
+                f"unknown tool {name!r}; known tools: {', '.join(sorted(self.known))}"
+            )
         return found
 
     def named_calls(self) -> str:

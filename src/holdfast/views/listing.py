@@ -60,8 +60,9 @@ def runs(
 ) -> RunPage:
     """Up to `limit` runs, newest first.
 
-    The store does not tell `interrupted` from `running`, as only the lease does; so pages are read until there are
-    enough."""
+    The store does not distinguish `interrupted` from `running`, because only the lease does; so pages are read until
+    there are enough.
+    """
     if status and status not in SHOWN_STATUSES:
         raise InvalidInput(f"unknown status {status!r}; use one of {', '.join(SHOWN_STATUSES)}")
     check_whole("limit", limit, least=0)

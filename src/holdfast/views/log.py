@@ -55,7 +55,9 @@ def contradiction(row: RunRow, state: RunState | Draft) -> LogDamaged | None:
     if not state.agent:
         return LogDamaged(row.id, 0, "it is missing")
     if row.agent != state.agent:
-        what = f"the run is stored as one of agent {row.agent!r}, its log as one of {state.agent!r}"
+        what = (
+            f"the run is stored with agent {row.agent!r}, but its log is of agent {state.agent!r}"
+        )
         return LogDamaged(row.id, 0, what)
     if row.status not in (state.status, *_NOT_RECORDED):
         what = f"the run is stored as {row.status}, but its log ends as {state.status}"
@@ -125,11 +127,11 @@ def check(store: Store, run_id: str, *, through: Through = iter) -> int:
     return seen[-1].seq + 1 if seen else 0
 
 
-def _check(store: Store, run_id: str, through: Through, seen: list[Record]) -> None:
+def _check(store: Store, run_id: str, through: Through, last: list[Record]) -> None:
     while True:
         row = row_of(store, run_id)
         draft = Draft(keep_calls=False)
-        for record, event in _verified(store, run_id, through, seen):
+        for record, event in _verified(store, run_id, through, last):
             draft.apply(record.seq, record.time, event)
         damage = contradiction(row, draft)
         if damage is None:
@@ -138,15 +140,15 @@ def _check(store: Store, run_id: str, through: Through, seen: list[Record]) -> N
             raise damage
 
 
-def _verification(run_id: str, seen: Sequence[Record], problem: str = "") -> Verification:
-    events, head = (seen[-1].seq + 1, seen[-1].hash.hex()) if seen else (0, "")
+def _verification(run_id: str, last: Sequence[Record], problem: str = "") -> Verification:
+    events, head = (last[-1].seq + 1, last[-1].hash.hex()) if last else (0, "")
     return Verification(run_id, not problem, events, head, problem)
 
 
 def _verified(
-    store: Store, run_id: str, through: Through, seen: list[Record]
+    store: Store, run_id: str, through: Through, last: list[Record]
 ) -> Iterator[tuple[Record, Event]]:
-    """The run's events, each checked with all that it refers to; the last one is left in `seen`."""
+    """The run's events, each checked with all that it refers to; the last one is left in `last`."""
     known: set[str] = set()
     for record in checked(store, run_id, through=through):
         event = log.read_event(run_id, record)
@@ -154,7 +156,7 @@ def _verified(
         for name in sorted(new):
             read_artifact(store, run_id, name, seq=record.seq)
         known |= new
-        seen[:] = [record]
+        last[:] = [record]
         yield record, event
 
 

@@ -29,7 +29,7 @@ from holdfast.store.brief import read_brief
 from holdfast.store.checks import check_whole
 from holdfast.store.pages import all_runs
 from holdfast.views.listing import SHOWN_STATUSES, shown
-from holdfast.waiting import is_for_people
+from holdfast.waiting import is_for_people, is_in_doubt
 
 # ── what a run contains ──────────────────────────────────────────────────────────────────────
 
@@ -89,36 +89,36 @@ def _content(state: RunState) -> Content:
     return Content(to_plain(state.input), to_plain(state.result), said, to_plain(state.state))
 
 
-def _texts(found: Any) -> Iterator[str]:
+def _texts(part: Any) -> Iterator[str]:
     """Every key and every value in a part."""
-    if isinstance(found, dict):
-        for key, value in found.items():
+    if isinstance(part, dict):
+        for key, value in part.items():
             yield key
             yield from _texts(value)
-    elif isinstance(found, list | tuple):
-        for value in found:
+    elif isinstance(part, list | tuple):
+        for value in part:
             yield from _texts(value)
-    elif found is not None:
-        yield _written(found)
+    elif part is not None:
+        yield _written(part)
 
 
-def _at(found: Any, path: list[str]) -> Iterator[Any]:
+def _at(value: Any, path: list[str]) -> Iterator[Any]:
     """The values at a path; a list stands for each of its items, and a number for one of them."""
     if not path:
-        yield found
-    elif isinstance(found, dict):
-        if path[0] in found:
-            yield from _at(found[path[0]], path[1:])
-    elif isinstance(found, list):
+        yield value
+    elif isinstance(value, dict):
+        if path[0] in value:
+            yield from _at(value[path[0]], path[1:])
+    elif isinstance(value, list):
         if path[0].isascii() and path[0].isdecimal():
-            yield from _at(found[int(path[0])], path[1:]) if int(path[0]) < len(found) else ()
+            yield from _at(value[int(path[0])], path[1:]) if int(path[0]) < len(value) else ()
         else:
-            for one in found:
+            for one in value:
                 yield from _at(one, path)
 
 
-def _written(found: Any) -> str:
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 # ── the search ───────────────────────────────────────────────────────────────────────────────
@@ -255,7 +255,7 @@ def search(
 
 
 def _named(store: Store, terms: list[Term], now: int) -> list[RunRow]:
-    """The run of this very id, if a search is nothing but an id: it is found however old it is."""
+    """The run with this id, if the search consists only of an id: it is found regardless of its age."""
     if len(terms) != 1 or terms[0].key not in ("", "id") or terms[0].excludes:
         return []
     rows = [store.get(word) for word in terms[0].words]
@@ -307,6 +307,8 @@ def _matches(row: RunRow, term: Term) -> bool:
 def _is_waiting(row: RunRow, word: str) -> bool:
     if word == "people":
         return is_for_people(row.waiting_kinds)
+    if word == "doubt":
+        return row.status == "waiting" and is_in_doubt(row.waiting_kinds)
     return row.status == "waiting" and word.lower() in row.waiting_for.lower()
 
 

@@ -138,16 +138,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def diff(store: Store, run_id: str, step_a: int, step_b: int) -> list[Change]:
-    """What changed in what the agent knew between the ends of two steps. Step 0 is the beginning."""
+    """What changed in the state between the ends of two steps. Step 0 is the beginning."""
     return changes(at(store, run_id, step_a), at(store, run_id, step_b))
 
 
 def changes(before: RunState, after: RunState) -> list[Change]:
     """What differs in what the agent knew in two states."""
-    return compare(known(before), known(after))
+    return compare(knowledge_of(before), knowledge_of(after))
 
 
-def known(state: RunState) -> dict[str, Any]:
+def knowledge_of(state: RunState) -> dict[str, Any]:
     """The part of a state that is the agent's knowledge and position."""
     names = (
         "state",
@@ -195,7 +195,7 @@ def compare(before: Any, after: Any, path: str = "") -> list[Change]:
 
 
 def value(store: Store, run_id: str, found: Any) -> Any:
-    """Something found in a state, whole: what was too big for its event is fetched."""
+    """The full value of something in a state: a value that was too large for its event is fetched."""
     if isinstance(found, Value):
         return values.decode(read_value(store, run_id, found))
     if isinstance(found, dict):

@@ -30,7 +30,7 @@ from holdfast.web.api import routes as api
 from holdfast.web.context import DEFAULT_LIMITS, LOOPBACK, ClientLimits, Server, TrustedProxy
 from holdfast.web.credentials import Credential, Credentials, default_file
 from holdfast.web.guard import Guard
-from holdfast.web.mounted import Make, Mounted
+from holdfast.web.mounted import Make, MountedApp
 from holdfast.web.problems import MCP_PATH, is_for_programs, problem_response
 
 
@@ -64,7 +64,7 @@ def create_app(
 
 def app_of(server: Server, mcp: Make | None = None) -> Starlette:
     """The application of a server."""
-    mounted = [] if mcp is None else [Mounted(server, mcp, "mcp")]
+    mounted = [] if mcp is None else [MountedApp(server, mcp, "mcp")]
     routes: list[BaseRoute] = [
         Route("/healthz", _healthz, name="healthz"),
         *signin.routes(server),
@@ -84,15 +84,15 @@ def app_of(server: Server, mcp: Make | None = None) -> Starlette:
 
 
 def _credentials(
-    given: Credentials | Iterable[Credential] | str | os.PathLike[str] | None,
+    credentials: Credentials | Iterable[Credential] | str | os.PathLike[str] | None,
     store: Store | str | None,
 ) -> Credentials:
-    if isinstance(given, Credentials):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return Credentials(Path(given))
-    if given is not None:
-        return Credentials(given=tuple(given))
+    if isinstance(credentials, Credentials):
+        return credentials
+    if isinstance(credentials, str | os.PathLike):
+        return Credentials(Path(credentials))
+    if credentials is not None:
+        return Credentials(credentials=tuple(credentials))
     url = store if store is None or isinstance(store, str) else store.url
     return Credentials(default_file(url))
 
@@ -115,10 +115,10 @@ async def _healthz(_: Request) -> Response:
 # ── errors ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _answer(request: Request, found: Problem, headers: dict[str, str] | None = None) -> Response:
+def _answer(request: Request, problem: Problem, headers: dict[str, str] | None = None) -> Response:
     if is_for_programs(request):
-        return problem_response(found, headers)
-    return pages.error_page(request, found)
+        return problem_response(problem, headers)
+    return pages.error_page(request, problem)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -139,5 +139,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, _: Exception) -> Response:
     """Starlette logs the error; who sent the request learns no more."""
-    found = problem("internal-error", 500, "the server failed; its log says why")
+    found = problem("internal-error", 500, "internal error; see the log of the server")
     return _answer(request, found)

@@ -43,8 +43,8 @@ class NotSignedIn(AccessDenied):
 
     def __init__(self) -> None:
         super().__init__(
-            "a valid credential is needed: Authorization: Bearer TOKEN; `holdfast token create NAME --role viewer` "
-            "makes one"
+            "a valid credential is needed: Authorization: Bearer TOKEN; "
+            "the operator creates one with `holdfast token create NAME --role viewer`"
         )
 
 

@@ -13,6 +13,7 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import stat
 import tempfile
 import threading
@@ -87,8 +88,10 @@ def default_file(url: str | None) -> Path:
 class Credentials:
     """The credentials of a server: those of a file, or only those that are given. Safe in threads."""
 
-    def __init__(self, file: Path | None = None, *, given: tuple[Credential, ...] = ()) -> None:
-        self.file, self._given = file, given
+    def __init__(
+        self, file: Path | None = None, *, credentials: tuple[Credential, ...] = ()
+    ) -> None:
+        self.file, self._given = file, credentials
         self._read: tuple[Credential, ...] = ()
         self._seen: tuple[int, ...] | None = None
         self._mutex = threading.Lock()
@@ -113,6 +116,12 @@ class Credentials:
         """The credential of a name."""
         return next((c for c in self.all() if c.name == name), None)
 
+    def command(self, *words: str) -> str:
+        """A command about these credentials that a person can paste: it names their file if it is not the default."""
+        is_named = self.file is not None and self.file != default_file(None)
+        file = ("--credentials", str(self.file)) if is_named else ()
+        return shlex.join(("holdfast", "token", *words, *file))
+
     def create(self, name: str, role: str, agents: Sequence[str] = ()) -> str:
         """A new credential; its token, which is not kept and cannot be shown again."""
         token = PREFIX + secrets.token_urlsafe(32)
@@ -121,12 +130,12 @@ class Credentials:
             check_name(name), check_role(role), digest_of(token), int(time.time()), checked
         )
 
-        def add(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
-            if any(c.name == name for c in known):
+        def add(credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+            if any(c.name == name for c in credentials):
                 raise InvalidInput(
-                    f"credential {name!r} already exists; revoke it first with `holdfast token revoke {name}`"
+                    f"credential {name!r} already exists; revoke it first with `{self.command('revoke', name)}`"
                 )
-            return (*known, made)
+            return (*credentials, made)
 
         self._change(add)
         return token
@@ -134,10 +143,10 @@ class Credentials:
     def revoke(self, name: str) -> None:
         """Delete a credential: its token and its sessions stop working."""
 
-        def drop(known: tuple[Credential, ...]) -> tuple[Credential, ...]:
-            left = tuple(c for c in known if c.name != name)
-            if left == known:
-                raise NotFound(f"no credential {name!r}; `holdfast token list` lists them")
+        def drop(credentials: tuple[Credential, ...]) -> tuple[Credential, ...]:
+            left = tuple(c for c in credentials if c.name != name)
+            if left == credentials:
+                raise NotFound(f"no credential {name!r}; `{self.command('list')}` lists them")
             return left
 
         self._change(drop)

@@ -81,7 +81,7 @@ class LogFeed:
                 watched = sorted({w.run_id for w in self._waiters})
                 ends = await anyio.to_thread.run_sync(self._ends, watched)
             except StoreError as error:
-                _log.warning("cannot look for changes: %s; trying again", error)
+                _log.warning("cannot check for changes: %s; retrying", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             grown = [

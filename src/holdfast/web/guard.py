@@ -86,7 +86,7 @@ class Guard:
         _trust_scheme(server, scope, headers)
         host = headers.get("host", "")
         if not _host_allowed(server.hosts, host):
-            said = f"this server does not answer as {host[:200]!r}; `holdfast serve --allow-host NAME` allows a name"
+            said = f"{host[:200]!r} is not a host name of this server; the operator allows it with `holdfast serve --allow-host NAME`"
             return problem_response(problem("wrong-host", 421, said))
         origin = headers.get("origin")
         if origin is not None and not _same_origin(origin, scope, host):
@@ -118,10 +118,10 @@ class Guard:
         return None
 
 
-def _refused(scope: Scope, found: Problem) -> Response:
+def _refused(scope: Scope, problem: Problem) -> Response:
     """For a person who has sent a form, a page; for a program, JSON."""
     request = Request(scope)
-    return problem_response(found) if is_for_programs(request) else error_page(request, found)
+    return problem_response(problem) if is_for_programs(request) else error_page(request, problem)
 
 
 def _trust_scheme(server: Server, scope: Scope, headers: Headers) -> None:
@@ -133,13 +133,13 @@ def _trust_scheme(server: Server, scope: Scope, headers: Headers) -> None:
             scope["scheme"] = said
 
 
-def _host_allowed(hosts: tuple[str, ...], given: str) -> bool:
+def _host_allowed(hosts: tuple[str, ...], host: str) -> bool:
     if "*" in hosts:
         return True
-    name, colon, port = given.rpartition(":")
+    name, colon, port = host.rpartition(":")
     if colon and port.isdecimal():
-        given = name
-    return given.lower() in hosts
+        host = name
+    return host.lower() in hosts
 
 
 def _same_origin(origin: str, scope: Scope, host: str) -> bool:

@@ -34,7 +34,7 @@ Make = Callable[[Server], RunningApp]
 """Makes it; called in a thread. What it raises is reported to the caller."""
 
 
-class Mounted:
+class MountedApp:
     """The application, made and started at the first request. `verb` is what a role must be allowed."""
 
     def __init__(self, server: Server, make: Make, verb: str) -> None:

@@ -14,10 +14,10 @@ API_PATH: Final = "/api/"
 MCP_PATH: Final = "/mcp"
 
 
-def problem_response(found: Problem, headers: dict[str, str] | None = None) -> Response:
+def problem_response(problem: Problem, headers: dict[str, str] | None = None) -> Response:
     """A problem as JSON."""
-    body = msgspec.json.encode(found)
-    return Response(body, found.status, headers, media_type=MEDIA_TYPE)
+    body = msgspec.json.encode(problem)
+    return Response(body, problem.status, headers, media_type=MEDIA_TYPE)
 
 
 def path_of(connection: HTTPConnection) -> str:

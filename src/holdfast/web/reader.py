@@ -88,7 +88,7 @@ class RunView:
         return tuple(heapq.nsmallest(limit, later, key=lambda call: call.step))
 
 
-class _Kept:
+class _CachedState:
     """One run that is kept. Its lock is held while it is read."""
 
     def __init__(self, run_id: str) -> None:
@@ -128,7 +128,7 @@ class RunReader:
     """The runs that were read last. Safe in threads."""
 
     def __init__(self, max_events: int = MAX_EVENTS) -> None:
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _CachedState] = OrderedDict()
         self._max_events = max_events
         self._lock = threading.Lock()
 
@@ -156,16 +156,18 @@ class RunReader:
         self._trim()
         return found
 
-    def _row_and_state(self, store: Store, run_id: str, kept: _Kept) -> tuple[RunRow, RunState]:
+    def _row_and_state(
+        self, store: Store, run_id: str, cached: _CachedState
+    ) -> tuple[RunRow, RunState]:
         """Both of one moment: if they differ because the run was written in between, they are read again."""
-        if not _is_still(store, run_id, kept.head):
-            kept.reset(run_id)  # it was deleted, and there is another one
+        if not _is_still(store, run_id, cached.head):
+            cached.reset(run_id)  # it was deleted, and there is another one
         while True:
             row = row_of(store, run_id)
             try:
-                state = kept.advance(store, run_id)
+                state = cached.advance(store, run_id)
             except BaseException:  # also an interrupt: what was folded half must not be continued
-                kept.reset(run_id)
+                cached.reset(run_id)
                 raise
             damage = contradiction(row, state)
             if damage is None:
@@ -173,11 +175,11 @@ class RunReader:
             if row == row_of(store, run_id):
                 raise damage
 
-    def _entry(self, run_id: str) -> _Kept:
+    def _entry(self, run_id: str) -> _CachedState:
         with self._lock:
             kept = self._kept.get(run_id)
             if kept is None:
-                kept = self._kept[run_id] = _Kept(run_id)
+                kept = self._kept[run_id] = _CachedState(run_id)
             self._kept.move_to_end(run_id)
             return kept
 
@@ -201,11 +203,11 @@ def _brief(state: RunState) -> RunState:
     return replace(state, calls=kept, left_out=len(calls) - len(kept))
 
 
-def _with_calls_of(state: RunState, before: RunState, shown: RunState) -> RunState:
+def _with_calls_of(state: RunState, before: RunState, brief: RunState) -> RunState:
     """The whole state as the brief one is shown: only calls that are not over can differ."""
-    changed = {id(a): b for a, b in zip(before.calls, shown.calls, strict=True) if a is not b}
+    changed = {id(a): b for a, b in zip(before.calls, brief.calls, strict=True) if a is not b}
     calls = tuple(changed.get(id(c), c) for c in state.calls) if changed else state.calls
-    return replace(state, status=shown.status, calls=calls)
+    return replace(state, status=brief.status, calls=calls)
 
 
 def _is_still(store: Store, run_id: str, head: Head) -> bool:

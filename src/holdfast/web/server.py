@@ -99,7 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def config(app: ASGIApp, **more: Any) -> uvicorn.Config:
+def config(app: ASGIApp, **options: Any) -> uvicorn.Config:
     """How uvicorn is run. A proxy's headers are judged by the guard, not here."""
     return uvicorn.Config(
         app,
@@ -113,7 +113,7 @@ def config(app: ASGIApp, **more: Any) -> uvicorn.Config:
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
         limit_concurrency=CONNECTIONS,
-        **more,
+        **options,
     )
 
 

@@ -55,6 +55,11 @@ def store_option(url: str) -> str:
     return "" if is_default(url) else f"--db {shlex.quote(without_password(url))}"
 
 
+def command_for(store_url: str, *words: str) -> str:
+    """A command that a person can paste, for the store that was opened with this URL."""
+    return " ".join(filter(None, ("holdfast", *words, store_option(store_url))))
+
+
 def refusal(error: NotNow, url: str | None, file: str = "FILE") -> str:
     """The message of a refusal, with commands instead of Python calls."""
 

@@ -19,7 +19,7 @@ def resolution(x: Resolution) -> str:
 
 def evidence(x: Evidence) -> str:
     """What a worker that had lost the run reports of a call."""
-    return f"{x.worker} (epoch {x.epoch}), which had lost the run, reports: {x.outcome}"
+    return f"{x.worker} (epoch {x.epoch}), which had lost its lease, reports: {x.outcome}"
 
 
 def cancelled_error(run_id: str, by: str, why: str, root: str = "") -> RunCancelled:

@@ -2,7 +2,7 @@
 Procedure {
   function()
     local ok, message = pcall(Host.call, "send", {to = "sam"})
-    assert(not ok and message:find("Python tool 'send' was not given"))
+    assert(not ok and message:find("unknown Python tool 'send'"))
     return debug.getinfo(1).currentline
   end
 }

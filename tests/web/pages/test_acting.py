@@ -127,7 +127,7 @@ def said(hf: Holdfast, run_id: str, kind: type) -> list[Any]:
 def test_an_approval_on_the_page_lets_a_waiting_run_continue_on_a_worker(
     browser, hf: Holdfast, base: str
 ) -> None:
-    """The run's page shows it live, without a reload; the log says who approved, and why."""
+    """The run's page shows it live, without a reload; the log records who approved, and why."""
     hf.start(support, id="refund-1", order=4711)
     with (
         working(hf),

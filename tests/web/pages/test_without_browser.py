@@ -403,11 +403,13 @@ def test_the_slider_shows_what_at_gives_wherever_it_starts_from(shown: Path, run
         calls = views.get(store, run_id).calls
         for call in [*calls, *reversed(calls)]:
             expected = [
-                views.known(views.at(store, run_id, call.step, when))
+                views.knowledge_of(views.at(store, run_id, call.step, when))
                 for when in ("before", "after")
             ]
-            assert expected == [views.known(state) for state in around(store, run_id, call)]
-            assert expected == [views.known(state) for state in around(store, run_id, call, marks)]
+            assert expected == [views.knowledge_of(state) for state in around(store, run_id, call)]
+            assert expected == [
+                views.knowledge_of(state) for state in around(store, run_id, call, marks)
+            ]
     finally:
         store.close()
 

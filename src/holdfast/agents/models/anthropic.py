@@ -81,12 +81,12 @@ def read_reply(message: Any, price: Price | None) -> Reply:
         raise Malformed(f"{error}; it starts with {str(message)[:80]!r}") from None
 
 
-def _arguments(given: Any) -> str:
+def _arguments(arguments: Any) -> str:
     """The arguments as JSON text. A lone surrogate among them is escaped, and replaced by the agent."""
     try:
-        return values.encode(given).decode()
+        return values.encode(arguments).decode()
     except NotStorable:
-        return json.dumps(given)
+        return json.dumps(arguments)
 
 
 def _text(blocks: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 
 from holdfast.agents.models.base import Price, Prompt, Reply
 from holdfast.agents.models.by_loop import ClientsByLoop
-from holdfast.agents.models.failures import shown, translated
+from holdfast.agents.models.failures import pass_text, translated
 from holdfast.errors import InvalidInput
 
 
@@ -112,7 +112,7 @@ class ClientModel(ABC):
             with answered:
                 for piece in answered:
                     if text := pieces.feed(piece):
-                        shown(prompt.on_text, text)
+                        pass_text(prompt.on_text, text)
             return pieces.reply()
 
 
@@ -141,5 +141,5 @@ class AsyncClientModel(ClientModel):
         async with answered:
             async for piece in answered:
                 if text := pieces.feed(piece):
-                    shown(prompt.on_text, text)
+                    pass_text(prompt.on_text, text)
         return pieces.reply()

@@ -36,7 +36,7 @@ class CallbackError(Exception):
         super().__init__(str(error))
 
 
-def shown(on_text: OnText, text: str) -> None:
+def pass_text(on_text: OnText, text: str) -> None:
     """Give text to the caller's function, inside a `translated` block."""
     try:
         on_text(text)
@@ -89,9 +89,9 @@ def _model_error(
 
 
 def _by_status(
-    status: int, said: str, error: Exception, provider: str, key_variable: str
+    status: int, detail: str, error: Exception, provider: str, key_variable: str
 ) -> ModelError:
-    text = f"{provider} returned {status}: {said}"
+    text = f"{provider} returned {status}: {detail}"
     out_of_money = getattr(error, "code", None) == "insufficient_quota"
     if (status in (408, 409, 429) or status >= 500) and not out_of_money:
         headers = getattr(getattr(error, "response", None), "headers", {})

@@ -83,9 +83,9 @@ def read_reply(completion: Any, price: Price | None) -> Reply:
         raise Malformed(f"{error}; it starts with {str(completion)[:80]!r}") from None
 
 
-def _usage(used: Any, price: Price | None) -> Any:
+def _usage(usage: Any, price: Price | None) -> Any:
     return usage_of(
-        getattr(used, "prompt_tokens", None), getattr(used, "completion_tokens", None), price
+        getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None), price
     )
 
 

@@ -65,16 +65,16 @@ class ScriptedModel:
                 prompt.on_text(word)
         return reply
 
-    def _reply(self, made: str | Reply | ToolRequest, turn: int) -> Reply:
-        if isinstance(made, Reply):
-            text, asked = made.text, made.tool_calls
+    def _reply(self, reply: str | Reply | ToolRequest, turn: int) -> Reply:
+        if isinstance(reply, Reply):
+            text, asked = reply.text, reply.tool_calls
         else:
-            text, asked = (made, ()) if isinstance(made, str) else ("", (made,))
+            text, asked = (reply, ()) if isinstance(reply, str) else ("", (reply,))
         calls = tuple(
             ToolRequest(c.id or f"call_{turn}_{i}", c.name, c.arguments)
             for i, c in enumerate(asked, 1)
         )
-        said = made if isinstance(made, Reply) else Reply()
+        said = reply if isinstance(reply, Reply) else Reply()
         return replace(
             said,
             text=text,

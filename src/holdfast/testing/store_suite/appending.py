@@ -101,10 +101,10 @@ def an_owner_may_write_until_another_takes_over(bench: Bench) -> None:
 
 def appending_to_no_run_is_not_found(bench: Bench) -> None:
     """NotFound, with and without an epoch."""
-    records = sealed(origin("nobody"), 1)
+    records = sealed(origin("absent"), 1)
     for epoch in (None, 1):
-        refused(NotFound, bench.store.append, Append("nobody", -1, records, epoch))
-    same([], bench.store.read("nobody"))
+        refused(NotFound, bench.store.append, Append("absent", -1, records, epoch))
+    same([], bench.store.read("absent"))
 
 
 def an_append_that_makes_no_sense_is_refused(bench: Bench) -> None:
@@ -287,7 +287,7 @@ def one_stale_append_in_a_batch_fails_alone(bench: Bench) -> None:
         bench.create(f"run-{i}", worker="w")
     batch = [bench.work(f"run-{i}", epoch=1) for i in range(10)]
     batch[3] = bench.work("run-3", epoch=2)
-    batch[6] = Append("nobody", -1, sealed(origin("nobody"), 1), 1)
+    batch[6] = Append("absent", -1, sealed(origin("absent"), 1), 1)
     batch[8] = Append("run-8", 4, sealed(Head(4, b"", 0), 1), 1)
 
     answers = bench.write_together(batch)

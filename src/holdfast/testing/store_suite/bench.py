@@ -116,12 +116,12 @@ class Bench:
 
     def due(
         self,
-        *wanted: ClaimFilter | str,
+        *filters: ClaimFilter | str,
         limit: int = 100,
         exclude: Sequence[str] = (),
     ) -> list[str]:
         """Take what is due, of these or of any; the ids in the order in which they were given."""
-        asked = [ClaimFilter(one) if isinstance(one, str) else one for one in wanted]
+        asked = [ClaimFilter(one) if isinstance(one, str) else one for one in filters]
         rows = self.store.claim_due(
             worker="w",
             lease_us=LEASE_US,
@@ -172,11 +172,11 @@ def same(expected: object, actual: object, what: str = "") -> None:
 
 
 def refused(
-    kind: type[Error], action: Callable[..., object], *args: object, **named: object
+    kind: type[Error], action: Callable[..., object], *args: object, **keywords: object
 ) -> Error:
     """The error that the action raised, which must be of this kind."""
     try:
-        answer = action(*args, **named)
+        answer = action(*args, **keywords)
     except kind as error:
         return error
     raise AssertionError(f"expected {kind.__name__}, got {answer!r}")

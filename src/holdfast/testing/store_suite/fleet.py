@@ -55,9 +55,9 @@ def a_due_schedule_is_advanced_by_one_worker(bench: Bench) -> None:
     schedules.put(due._replace(id="later", next_at=now + 1))
     schedules.put(due._replace(id="foreign", agent="other"))
 
-    same([older, due], schedules.due(["agent", "nobody"]))
+    same([older, due], schedules.due(["agent", "absent"]))
     same(True, bench.store.wait_due([ClaimFilter("agent")], timeout=0))
-    same(False, bench.store.wait_due([ClaimFilter("nobody")], timeout=0))
+    same(False, bench.store.wait_due([ClaimFilter("absent")], timeout=0))
     answers = together(*[partial(schedules.advance, due, next_at=now + 9, last_at=now)] * 8)
     same(1, sum(answers))
     same([older], schedules.due(["agent"]))

@@ -47,8 +47,8 @@ def snapshots_rotate_but_never_the_newest(bench: Bench) -> None:
     )
     bench.store.snapshots.save("run", snapshot(11), keep=0)
     same(snapshot(11), bench.store.snapshots.newest("run"))
-    refused(NotFound, bench.store.snapshots.save, "nobody", snapshot(1))
-    same(None, bench.store.snapshots.newest("nobody"))
+    refused(NotFound, bench.store.snapshots.save, "absent", snapshot(1))
+    same(None, bench.store.snapshots.newest("absent"))
 
 
 def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
@@ -79,7 +79,7 @@ def snapshots_that_are_too_old_go_and_families_are_apart(bench: Bench) -> None:
     bench.clock.advance(100)
     same(2, store.snapshots.rotate("run", keep=9, max_age_us=50_000_000))
     same(([4], [5]), (left(), left(live=False)))
-    same(0, store.snapshots.rotate("nobody", keep=1))
+    same(0, store.snapshots.rotate("absent", keep=1))
 
 
 def only_what_has_ended_is_deleted(bench: Bench) -> None:

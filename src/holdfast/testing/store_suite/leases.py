@@ -122,9 +122,9 @@ def renewing_tells_lost_leases_from_held_ones(bench: Bench) -> None:
         bench.create(run_id, worker="w")
     bench.settle("settled", "waiting", due_at=bench.clock.now() + 1)
     bench.store.release("released", 1)
-    held = [("held", 1), ("settled", 1), ("released", 1), ("newer", 2), ("nobody", 1)]
+    held = [("held", 1), ("settled", 1), ("released", 1), ("newer", 2), ("absent", 1)]
 
-    same({"settled", "released", "newer", "nobody"}, bench.store.renew(held, lease_us=LEASE_US))
+    same({"settled", "released", "newer", "absent"}, bench.store.renew(held, lease_us=LEASE_US))
     same(set(), bench.store.renew([], lease_us=LEASE_US))
 
 

@@ -40,8 +40,8 @@ def due_runs_are_those_of_the_named_agents(bench: Bench) -> None:
         bench.create(f"of-{agent}", agent=agent)
 
     same([], bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=9, wanted=[]))
-    same([], bench.due("nobody"))
-    same({"of-a", "of-c"}, set(bench.due("a", "c", "nobody")))
+    same([], bench.due("absent"))
+    same({"of-a", "of-c"}, set(bench.due("a", "c", "absent")))
     same(["of-b"], bench.due())
 
 
@@ -241,7 +241,7 @@ def other_runs_are_woken_with_the_append(bench: Bench) -> None:
         bench.settle(run_id, "paused" if run_id == "paused" else "waiting")
     bench.create("busy", worker="w")
     bench.create("child", worker="w")
-    wakes = ("parent", "second", "paused", "busy", "nobody")
+    wakes = ("parent", "second", "paused", "busy", "absent")
     refused(LeaseLost, bench.append, "child", epoch=7, change=RowChange(wakes=wakes))
     same("waiting", bench.row("parent").status)
 
@@ -266,7 +266,7 @@ def waiting_ends_when_the_time_is_over(bench: Bench) -> None:
 
     same(False, bench.store.wait("run", after=0, timeout=0.02))
     same(False, bench.store.wait("run", after=0, timeout=0))
-    same(False, bench.store.wait("nobody", after=-1, timeout=0.02))
+    same(False, bench.store.wait("absent", after=-1, timeout=0.02))
 
 
 def waiting_ends_with_an_append(bench: Bench) -> None:

@@ -23,20 +23,20 @@ def a_log_is_read_by_range(bench: Bench) -> None:
     same([], bench.store.read("run", limit=0))
     same([], bench.store.read("run", after=9))
     same([], bench.store.read("run", after=10**9))
-    same([], bench.store.read("nobody"))
+    same([], bench.store.read("absent"))
 
 
 def what_is_not_there_is_none(bench: Bench) -> None:
     """Unknown runs, keys, blobs and snapshots are absent, not errors."""
     bench.create()
-    same(None, bench.store.get("nobody"))
-    same(None, bench.claim("nobody"))
+    same(None, bench.store.get("absent"))
+    same(None, bench.claim("absent"))
     same(None, bench.store.find_key("no key"))
-    same(None, bench.store.snapshots.newest("nobody"))
-    same(None, bench.store.blob("nobody", "aa"))
+    same(None, bench.store.snapshots.newest("absent"))
+    same(None, bench.store.blob("absent", "aa"))
     same(None, bench.store.blob("run", "aa"))
-    same(False, bench.store.release("nobody", 1))
-    same(False, bench.store.delete("nobody"))
+    same(False, bench.store.release("absent", 1))
+    same(False, bench.store.delete("absent"))
 
 
 def heads_tell_where_each_log_ends(bench: Bench) -> None:
@@ -46,7 +46,7 @@ def heads_tell_where_each_log_ends(bench: Bench) -> None:
     bench.append("two")
     bench.append("two")
 
-    same({"one": 0, "two": 2}, bench.store.heads(["one", "nobody", "two"]))
+    same({"one": 0, "two": 2}, bench.store.heads(["one", "absent", "two"]))
     same({}, bench.store.heads([]))
 
 
@@ -61,11 +61,11 @@ def the_last_restart_is_found(bench: Bench) -> None:
     bench.append("run", count=2)
     same(4, bench.store.last_restart("run"))
     same(-1, bench.store.last_restart("other"))
-    same(-1, bench.store.last_restart("nobody"))
+    same(-1, bench.store.last_restart("absent"))
 
 
 def pages(
-    bench: Bench, *filters: Filter, limit: int, between: Callable[[], object] = lambda: None
+    bench: Bench, *filters: Filter, limit: int, between_pages: Callable[[], object] = lambda: None
 ) -> list[str]:
     """All ids, page by page, with something happening between the pages."""
     found: list[str] = []
@@ -75,7 +75,7 @@ def pages(
         found += [row.id for row in page]
         expect(len(found) < 1000, "the pages come to an end")
         cursor = page[-1].cursor
-        between()
+        between_pages()
     return found
 
 
@@ -91,7 +91,7 @@ def runs_are_listed_newest_first_page_by_page(bench: Bench) -> None:
         bench.append(ids[next(added) % 23])
 
     for limit in (1, 5, 23, 100):
-        found = pages(bench, limit=limit, between=meanwhile)
+        found = pages(bench, limit=limit, between_pages=meanwhile)
         same(ids[::-1], [run_id for run_id in found if run_id in ids], f"pages of {limit}")
         same(len(found), len(set(found)), "runs listed twice")
     same([], bench.store.runs(limit=0))

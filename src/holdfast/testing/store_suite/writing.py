@@ -138,7 +138,7 @@ def a_tool_whose_lease_is_lost_leaves_nothing(bench: Bench) -> None:
     work = bench.work(epoch=1)
     refused(LeaseLost, attempt, work, epoch=2)
     refused(LeaseLost, attempt, work, epoch=0)
-    refused(NotFound, attempt, work, run_id="nobody")
+    refused(NotFound, attempt, work, run_id="absent")
     same([], begun, "tools begun without a lease")
 
     refused(LeaseLost, attempt, bench.work(epoch=2))

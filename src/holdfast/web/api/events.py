@@ -19,7 +19,7 @@ from holdfast.core.log import Record
 from holdfast.errors import HoldfastError
 from holdfast.event_stream import EventReader
 from holdfast.web.api.handlers import recorded
-from holdfast.web.api.requests import Refused
+from holdfast.web.api.requests import RequestRefused
 from holdfast.web.auth import identify, principal_of
 from holdfast.web.context import Server, server_of
 
@@ -38,7 +38,7 @@ class Streams:
     def enter(self, name: str) -> None:
         if self._open[name] >= self._per_user or self._open.total() >= self._total:
             said = f"{name} has {self._open[name]} open streams; close one, or try again later"
-            raise Refused(problem("too-many-streams", 429, said), {"retry-after": "5"})
+            raise RequestRefused(problem("too-many-streams", 429, said), {"retry-after": "5"})
         self._open[name] += 1
 
     def leave(self, name: str) -> None:
@@ -71,7 +71,9 @@ def resumed(last_event_id: str, after: int) -> int:
     if not last_event_id:
         return after
     if not last_event_id.isascii() or not last_event_id.isdecimal() or len(last_event_id) > 15:
-        raise Refused(problem("invalid-query", 422, "Last-Event-ID must be the id of an event"))
+        raise RequestRefused(
+            problem("invalid-query", 422, "Last-Event-ID must be the id of an event")
+        )
     return int(last_event_id)
 
 

@@ -115,7 +115,7 @@ def runs(store: Store, ask: Ask) -> d.RunList:
     q = ask.query
     if q.q:
         if q.status or q.agent or q.parent:
-            raise InvalidInput("write status:, agent: and parent: into q, or leave q out")
+            raise InvalidInput("put status:, agent: and parent: into q, or leave q out")
         hits = views.search(store, q.q, limit=q.limit, cursor=_cursor(q.after))
         return d.RunList(hits.runs, _next(hits.next), hits.stopped, hits.looked)
     found = views.runs(
@@ -139,7 +139,7 @@ def _cursor(after: str) -> int | None:
     if not after:
         return None
     if len(after) > 18:  # beyond what a store counts to
-        raise InvalidInput(f"after={after} is not a cursor; pass `next` of the page before")
+        raise InvalidInput(f"after={after} is not a cursor; pass `next` of the previous page")
     return int(after)
 
 
@@ -174,7 +174,7 @@ def at(store: Store, ask: Ask) -> RunState:
 
 def diff(store: Store, ask: Ask) -> d.ChangeList:
     found = views.diff(store, ask.run_id, ask.query.a, ask.query.b)
-    return d.ChangeList([d.Changed(x.path, x.before, x.after) for x in found])
+    return d.ChangeList([d.PathChange(x.path, x.before, x.after) for x in found])
 
 
 def calls(store: Store, ask: Ask) -> d.CallList:
@@ -315,7 +315,9 @@ def start(store: Store, ask: Ask) -> HandlerResult:
     if ask.key and before is not None:
         headers["idempotency-replayed"] = "true"
     shown = views.shown(made, store.now())
-    return HandlerResult(d.Started(shown, before is None), 201 if before is None else 200, headers)
+    return HandlerResult(
+        d.StartResult(shown, before is None), 201 if before is None else 200, headers
+    )
 
 
 def _id_for(name: str, agent: str, key: str) -> str:
@@ -326,7 +328,7 @@ def _id_for(name: str, agent: str, key: str) -> str:
     return f"{agent[:100]}-{digest.hexdigest()[:24]}"
 
 
-def _limits(deadline: float | None, budget: d.BudgetGiven | None) -> Limits:
+def _limits(deadline: float | None, budget: d.BudgetLimits | None) -> Limits:
     given = {} if budget is None else msgspec.structs.asdict(budget)
     return Limits(deadline, Budget(**given) if given else None)
 
@@ -337,7 +339,7 @@ def signal(store: Store, ask: Ask) -> RunRow:
     return _shown(store, ask.run_id)
 
 
-def patch(store: Store, ask: Ask) -> d.Patched:
+def patch(store: Store, ask: Ask) -> d.PatchResult:
     b = ask.body
     changes, knowledge = _changes(b)
     expected = None if ask.if_match == "*" else _seq_of(ask.if_match)
@@ -356,7 +358,7 @@ def patch(store: Store, ask: Ask) -> d.Patched:
     except Conflict:
         assert expected is not None
         raise _both_sides(store, ask.run_id, expected) from None
-    return d.Patched(is_new, store.head(ask.run_id))
+    return d.PatchResult(is_new, store.head(ask.run_id))
 
 
 def _both_sides(store: Store, run_id: str, expected: int) -> VersionConflict:
@@ -367,7 +369,7 @@ def _both_sides(store: Store, run_id: str, expected: int) -> VersionConflict:
     return VersionConflict(run_id, expected, records[-1].seq, changed[:CHANGES_MAX])
 
 
-def _changes(b: d.PatchGiven) -> tuple[control.Patch, StatePatch | None]:
+def _changes(b: d.PatchRequest) -> tuple[control.Patch, StatePatch | None]:
     """What is to be changed, as `control.patch` takes it."""
     try:
         knowledge = None if b.knowledge is None else msgspec.convert(b.knowledge, StatePatch)
@@ -375,7 +377,7 @@ def _changes(b: d.PatchGiven) -> tuple[control.Patch, StatePatch | None]:
         raise InvalidInput(f"knowledge: {error}") from None
     if b.operations is not None:
         if b.set or b.delete or knowledge is not None:
-            raise InvalidInput("operations do not go together with set, delete or knowledge")
+            raise InvalidInput("operations cannot be combined with set, delete or knowledge")
         return b.operations, None
     if knowledge is not None and not b.set and not b.delete:
         return knowledge, None
@@ -508,16 +510,16 @@ def gc(store: Store, ask: Ask) -> garbage.GcResult:
     )
 
 
-def delete(store: Store, ask: Ask) -> d.Deleted:
+def delete(store: Store, ask: Ask) -> d.DeleteResult:
     control.delete(store, ask.run_id)
-    return d.Deleted(ask.run_id)
+    return d.DeleteResult(ask.run_id)
 
 
-def unschedule(store: Store, ask: Ask) -> d.Deleted:
+def unschedule(store: Store, ask: Ask) -> d.DeleteResult:
     name = ask.path["schedule_id"]
     if not store.schedules.delete(name):
         raise NotFound(f"unknown schedule {name[:200]!r}; `holdfast schedules` lists them")
-    return d.Deleted(name)
+    return d.DeleteResult(name)
 
 
 HANDLERS: Final[dict[str, Handler]] = {

@@ -110,13 +110,13 @@ def _query_parameters(op: Operation) -> list[dict[str, Any]]:
 
 
 def _header_parameters(op: Operation) -> list[dict[str, Any]]:
-    def header(name: str, said: str, *, required: bool = False) -> dict[str, Any]:
+    def header(name: str, description: str, *, required: bool = False) -> dict[str, Any]:
         schema = {"type": "string"}
         return {
             "name": name,
             "in": "header",
             "required": required,
-            "description": said,
+            "description": description,
             "schema": schema,
         }
 

@@ -16,27 +16,27 @@ from holdfast.web.api.handlers import Bytes
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-def bytes_response(request: Request, found: Bytes) -> Response:
+def bytes_response(request: Request, content: Bytes) -> Response:
     """The bytes, or the part of them that is asked for."""
-    etag, size = f'"{found.etag}"', len(found.data)
-    kept = "private, max-age=31536000, immutable" if found.is_immutable else "no-store"
+    etag, size = f'"{content.etag}"', len(content.data)
+    kept = "private, max-age=31536000, immutable" if content.is_immutable else "no-store"
     headers = {
         "etag": etag,
         "accept-ranges": "bytes",
         "cache-control": kept,
-        "content-disposition": f"attachment; filename*=UTF-8''{quote(found.filename, safe='')}",
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(content.filename, safe='')}",
         "content-type": "application/octet-stream",
     }
     if etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     wanted = _wanted(request, etag, size)
     if wanted is None:
-        return Response(found.data, headers=headers)
+        return Response(content.data, headers=headers)
     first, last = wanted
     if first > last:
         return Response(status_code=416, headers={**headers, "content-range": f"bytes */{size}"})
     headers["content-range"] = f"bytes {first}-{last}/{size}"
-    return Response(found.data[first : last + 1], 206, headers)
+    return Response(content.data[first : last + 1], 206, headers)
 
 
 def _wanted(request: Request, etag: str, size: int) -> tuple[int, int] | None:

@@ -17,30 +17,30 @@ from holdfast.api.problems import FieldError, Problem, problem
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is refused before anything is done; `found` says why."""
 
-    def __init__(self, found: Problem, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(found.detail)
-        self.found, self.headers = found, dict(headers or {})
+    def __init__(self, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(problem.detail)
+        self.found, self.headers = problem, dict(headers or {})
 
 
 def read_query(request: Request, kind: type[S]) -> S:
     """The query parameters. Each may be given once."""
     given = dict(request.query_params)
     if len(given) != len(request.query_params.multi_items()):
-        raise Refused(problem("invalid-query", 422, "a query parameter is given twice"))
+        raise RequestRefused(problem("invalid-query", 422, "a query parameter occurs twice"))
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Refused(_invalid("invalid-query", error)) from None
+        raise RequestRefused(_invalid("invalid-query", error)) from None
 
 
 async def read_body(request: Request, kind: type[S]) -> S:
     """The JSON body; none is the same as {}."""
     data = await request.body()
     if data and not _is_json(request.headers.get("content-type", "")):
-        raise Refused(
+        raise RequestRefused(
             problem(
                 "unsupported-media-type", 415, "send the body as Content-Type: application/json"
             )
@@ -48,9 +48,9 @@ async def read_body(request: Request, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        raise Refused(_invalid("invalid-body", error)) from None
+        raise RequestRefused(_invalid("invalid-body", error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(problem("not-json", 400, f"the body is not JSON: {error}")) from None
+        raise RequestRefused(problem("not-json", 400, f"the body is not JSON: {error}")) from None
 
 
 def _is_json(content_type: str) -> bool:

@@ -22,7 +22,7 @@ from holdfast.web.api import openapi
 from holdfast.web.api.events import Streams, stream
 from holdfast.web.api.handlers import HANDLERS, Ask, Bytes, HandlerResult
 from holdfast.web.api.ranges import bytes_response
-from holdfast.web.api.requests import Refused, read_body, read_query
+from holdfast.web.api.requests import RequestRefused, read_body, read_query
 from holdfast.web.auth import require
 from holdfast.web.context import Server, server_of
 from holdfast.web.problems import problem_response
@@ -53,7 +53,7 @@ def _endpoint(op: Operation, streams: Streams) -> Endpoint:
                 return await stream(request, streams, query.after)
             ask = await _ask(op, request)
             answer = await _answer(op, request, ask)
-        except Refused as error:
+        except RequestRefused as error:
             return problem_response(error.found, error.headers)
         if op.changes:
             server_of(request).feed.nudge()
@@ -72,7 +72,7 @@ async def _ask(op: Operation, request: Request) -> Ask:
     if_match = request.headers.get("if-match", "")
     if op.verb == "patch" and not if_match:
         said = "a patch needs If-Match with the ETag of the run as you have read it; If-Match: * patches any version"
-        raise Refused(problem("precondition-required", 428, said))
+        raise RequestRefused(problem("precondition-required", 428, said))
     return Ask(
         require(request, op.needs),
         dict(request.path_params),
@@ -138,15 +138,15 @@ async def _ended(server: Server, run_id: str, seconds: float) -> views.Outcome:
         await server.feed.wait(run_id, head, left)
 
 
-def encoded(found: Any) -> bytes:
+def encoded(result: Any) -> bytes:
     """A result as JSON."""
-    if isinstance(found, RunState):
-        return snapshot.to_json(found)
-    if isinstance(found, msgspec.Struct):
-        return values.encode_struct(found)
-    return msgspec.json.encode(found)
+    if isinstance(result, RunState):
+        return snapshot.to_json(result)
+    if isinstance(result, msgspec.Struct):
+        return values.encode_struct(result)
+    return msgspec.json.encode(result)
 
 
-def _lines(found: Iterator[str]) -> Iterator[bytes]:
-    for line in found:
+def _lines(lines: Iterator[str]) -> Iterator[bytes]:
+    for line in lines:
         yield line.encode() + b"\n"

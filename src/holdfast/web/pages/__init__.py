@@ -81,8 +81,8 @@ def login_page(request: Request, *, message: str = "", status: int = 200) -> Res
     return page(request, "login.html", status, message=message)
 
 
-def error_page(request: Request, found: Problem, error: HoldfastError | None = None) -> Response:
+def error_page(request: Request, problem: Problem, error: HoldfastError | None = None) -> Response:
     """What is wrong, and what to do about it, for people."""
     ways = [] if error is None else ways_on(request, error)
-    said = found.detail if error is None else message_of(error)
-    return page(request, "error.html", found.status, problem=found, said=said, ways=ways)
+    said = problem.detail if error is None else message_of(error)
+    return page(request, "error.html", problem.status, problem=problem, said=said, ways=ways)

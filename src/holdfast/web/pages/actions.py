@@ -22,7 +22,7 @@ from holdfast.web.auth import require
 from holdfast.web.pages.inbox import json_of
 from holdfast.web.pages.refusals import message_of, ways_on
 from holdfast.web.pages.render import linker, page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 from holdfast.web.reader import RunView
 from holdfast.words.text import count
 
@@ -56,19 +56,19 @@ async def ask(site: Site, request: Request) -> Response:
     return page(request, "action.html", **shown)
 
 
-def _shown(view: RunView, action: Action, given: Form, message: str = "") -> dict[str, Any]:
+def _shown(view: RunView, action: Action, form: Form, message: str = "") -> dict[str, Any]:
     state = view.state
     return {
         "view": view,
         "row": view.row,
         "state": state,
         "action": action,
-        "says": action.says(view, given),
-        "given": given,
+        "says": action.says(view, form),
+        "given": form,
         "message": message,
         "ways": [],
         "state_json": json.dumps(views.to_plain(state.state), indent=2, ensure_ascii=False),
-        "step": whole(given, "step", state.steps),
+        "step": whole_number(form, "step", state.steps),
         "is_registered": True,
     }
 
@@ -133,7 +133,7 @@ def _says_resume(view: RunView, _: Form) -> list[str]:
     found = [_next(state), _done(state)]
     if doubt:
         found.append(
-            f"In doubt: {'; '.join(doubt)}. Calls in doubt are not repeated unless their tool says how."
+            f"In doubt: {'; '.join(doubt)}. Calls in doubt are not repeated unless their tool declares how."
         )
     if state.status in ("waiting", "pending", "running"):
         found.insert(
@@ -144,9 +144,7 @@ def _says_resume(view: RunView, _: Form) -> list[str]:
 
 def _says_cancel(view: RunView, _: Form) -> list[str]:
     children = sum(1 for c in view.state.calls if c.child and c.status not in ("done", "failed"))
-    found = [
-        "The run ends at its next call. What it has done stays done; use Undo to take it back."
-    ]
+    found = ["The run ends at its next call. Completed calls are not undone; use Undo for that."]
     found += _running(view.state)
     return found + (
         [f"Its {count(children, 'open child run')} are cancelled too."] if children else []
@@ -176,14 +174,14 @@ def _says_signal(view: RunView, _: Form) -> list[str]:
     return ["The run is not waiting for a signal now. It is kept until the run asks for it."]
 
 
-def _says_fork(view: RunView, given: Form) -> list[str]:
-    step = whole(given, "step", view.state.steps) or 0
+def _says_fork(view: RunView, form: Form) -> list[str]:
+    step = whole_number(form, "step", view.state.steps) or 0
     following = next((c for c in view.state.calls if c.step > step), None)
     first = (
         f"step {following.step}, {following.name}" if following else f"what comes after step {step}"
     )
     return [
-        f"A new run is made. It starts with the recorded results of steps 1 to {step}.",
+        f"A new run is created. It starts with the recorded results of steps 1 to {step}.",
         f"The first call that will execute is {first}.",
         "This run is not changed.",
     ]
@@ -203,7 +201,7 @@ def _says_patch(view: RunView, _: Form) -> list[str]:
 
 def _says_rerun(_view: RunView, _: Form) -> list[str]:
     return [
-        "The code starts at its first line again, with the state kept. Calls are made again, so guards in the code count."
+        "The code starts at its first line again, with the state kept. Calls are made again, unless the code skips them because of its state."
     ]
 
 
@@ -269,7 +267,7 @@ def _signal(store: Store, run_id: str, form: Form, by: str) -> str:
 
 
 def _fork(store: Store, run_id: str, form: Form, by: str) -> str:
-    step = whole(form, "step")
+    step = whole_number(form, "step")
     if step is None:
         raise InvalidInput("a fork needs a step")
     new_id = form.get("id", "").strip() or f"{run_id}~fork-{uuid.uuid4().hex[:8]}"
@@ -290,7 +288,7 @@ def _patch(store: Store, run_id: str, form: Form, by: str) -> str:
     wanted = json_of(form.get("state", ""), "the state")
     if not isinstance(wanted, dict):
         raise InvalidInput("the state must be a JSON object")
-    seq = whole(form, "seq")
+    seq = whole_number(form, "seq")
     now = views.to_plain(views.get(store, run_id).state)
     changes = {k: v for k, v in wanted.items() if k not in now or now[k] != v}
     gone = [k for k in now if k not in wanted]

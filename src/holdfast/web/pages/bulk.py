@@ -12,7 +12,7 @@ from holdfast.bulk import RUNS_MAX, BulkReport, check_verb, report
 from holdfast.errors import InvalidInput
 from holdfast.web.auth import require
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 
 EXAMPLES: Final = 20
 TYPED_ABOVE: Final = 100
@@ -38,7 +38,7 @@ async def run(site: Site, request: Request) -> Response:
     verb = check_verb(form.get("verb", ""))
     require(request, verb)
     query, runs = form.get("q", ""), form.get("runs", "").split()
-    newest, why = whole(form, "newest", 0) or 0, form.get("why", "")
+    newest, why = whole_number(form, "newest", 0) or 0, form.get("why", "")
 
     def planned(dry_run: bool) -> Any:
         return lambda store: report(
@@ -47,23 +47,21 @@ async def run(site: Site, request: Request) -> Response:
 
     acting = (await site.server.call(planned(True))).acting
     if acting > TYPED_ABOVE and form.get("typed", "").replace(",", "").strip() != str(acting):
-        raise InvalidInput(
-            f"type {acting} to confirm that so many runs are meant; nothing was done"
-        )
+        raise InvalidInput(f"type {acting} to confirm the number of runs; nothing was done")
     found = await site.server.call(planned(False))
     site.server.feed.nudge()
     return page(request, "bulk.html", **_shown(found, query, runs))
 
 
-def _shown(found: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
-    does = f"to {found.verb}" if found.dry_run else _DONE[found.verb]
-    counts = Counter((o.why and f"skipped, {o.why}") or does for o in found.outcomes)
+def _shown(report: BulkReport, query: str, runs: list[str]) -> dict[str, Any]:
+    does = f"to {report.verb}" if report.dry_run else _DONE[report.verb]
+    counts = Counter((o.why and f"skipped, {o.why}") or does for o in report.outcomes)
     return {
-        "found": found,
+        "found": report,
         "query": query,
         "chosen": runs,
-        "examples": found.outcomes[:EXAMPLES] if found.dry_run else found.outcomes,
+        "examples": report.outcomes[:EXAMPLES] if report.dry_run else report.outcomes,
         "counts": counts.most_common(8),
         "typed_above": TYPED_ABOVE,
-        "done_word": _DONE[found.verb],
+        "done_word": _DONE[report.verb],
     }

@@ -339,10 +339,12 @@ def overview_svg(spans: Spans, strip: Strip, now: int, zoom: tuple[int, int] | N
     return Markup(form).format(about, about, Markup("".join(parts)))  # noqa: S704
 
 
-def _alike(worst: list[int], many: list[int], most: int) -> Iterable[tuple[int, int, int, float]]:
+def _alike(
+    worst: list[int], many: list[int], highest: int
+) -> Iterable[tuple[int, int, int, float]]:
     """Neighbouring parts that are drawn alike, as one: first, length, rank, height."""
     heights = [
-        4.0 if w == 1 else round(8 + 16 * n / most, 1) for w, n in zip(worst, many, strict=True)
+        4.0 if w == 1 else round(8 + 16 * n / highest, 1) for w, n in zip(worst, many, strict=True)
     ]
     at = 0
     for (rank, height), group in itertools.groupby(zip(worst, heights, strict=True)):

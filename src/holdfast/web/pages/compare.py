@@ -14,7 +14,7 @@ from holdfast.core.state import Call, RunState
 from holdfast.errors import InvalidInput
 from holdfast.web.auth import require
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 
 MOST = 500
 
@@ -34,7 +34,7 @@ async def compare(site: Site, request: Request) -> Response:
     require(request, "diff")
     query = request.query_params
     a, b = query.get("a", "").strip(), query.get("b", "").strip()
-    steps = whole(query, "from"), whole(query, "to")
+    steps = whole_number(query, "from"), whole_number(query, "to")
     values: dict[str, Any] = {
         "a": a,
         "b": b,

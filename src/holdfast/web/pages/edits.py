@@ -27,15 +27,15 @@ class ArgumentField:
         return min(12, max(1, self.text.count("\n") + 1 + len(self.text) // 80))
 
 
-def fields(shown: dict[str, Any]) -> list[ArgumentField]:
+def fields(arguments: dict[str, Any]) -> list[ArgumentField]:
     """The arguments that were shown, as fields."""
-    return [_field(name, value) for name, value in shown.items()]
+    return [_field(name, value) for name, value in arguments.items()]
 
 
 def _field(name: str, value: Any) -> ArgumentField:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if REDACTED in text:
-        return ArgumentField(name, "fixed", REDACTED, "redacted: it stays as it is")
+        return ArgumentField(name, "fixed", REDACTED, "redacted: it cannot be edited")
     if isinstance(value, str) and _is_typable(value):
         return ArgumentField(name, "text", value)
     hint = (
@@ -55,9 +55,9 @@ def _is_typable(text: str) -> bool:
     return visible(text, lines=True) == text and "\r" not in text
 
 
-def given(shown: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
+def edited_arguments(arguments: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     """The arguments that a person has typed; InvalidInput says which one is wrong."""
-    return {field.name: _value(field, shown[field.name], form) for field in fields(shown)}
+    return {field.name: _value(field, arguments[field.name], form) for field in fields(arguments)}
 
 
 def _value(field: ArgumentField, before: Any, form: dict[str, str]) -> Any:
@@ -69,7 +69,7 @@ def _value(field: ArgumentField, before: Any, form: dict[str, str]) -> Any:
     try:
         return json.loads(typed)
     except ValueError as error:
-        raise InvalidInput(f"{field.name} is not JSON: {error}; a text needs quotes") from None
+        raise InvalidInput(f"{field.name} is not JSON: {error}; text needs quotes") from None
     except RecursionError:
         raise InvalidInput(f"{field.name} is nested too deeply") from None
 

@@ -22,7 +22,7 @@ from holdfast.views.open_requests import inbox as read_inbox
 from holdfast.web.auth import require
 from holdfast.web.pages import edits
 from holdfast.web.pages.render import linker, page
-from holdfast.web.pages.site import Site, form_of, whole
+from holdfast.web.pages.site import Site, form_of, whole_number
 
 ROWS: Final = 30
 
@@ -38,10 +38,10 @@ class OpenDecision:
     since: int
     wait: Waiting | None = None
     call: Call | None = None
-    asked: Any = None
-    """What exactly is asked, decoded from the bytes that a decision is bound to."""
+    arguments: Any = None
+    """What is shown of the request, decoded from the bytes that a decision is bound to."""
     is_whole: bool = True
-    """Whether `asked` is all of it; if not, it cannot be approved here."""
+    """Whether `arguments` is all of it; if not, it cannot be approved here."""
 
     @property
     def until(self) -> int | None:
@@ -53,13 +53,13 @@ EXACT_BYTES: Final = 1024 * 1024
 
 
 def _exact(store: Store, item: OpenDecision) -> OpenDecision:
-    """The item with what exactly is asked, also if it is stored outside the log."""
+    """The item with its arguments, even if they are stored outside the log."""
     given = item.call.args if item.call is not None else item.wait.show if item.wait else None
     if given is None:
         return item
     if given.blob and given.bytes > EXACT_BYTES:
         return replace(item, is_whole=False)
-    return replace(item, asked=views.value(store, item.run_id, given))
+    return replace(item, arguments=views.value(store, item.run_id, given))
 
 
 def items_of(
@@ -77,9 +77,9 @@ def items_of(
 
 
 async def inbox(site: Site, request: Request) -> Response:
-    """Everything that people are asked for; what expires first comes first."""
+    """All open requests, sorted by when they expire."""
     require(request, "inbox")
-    cursor = whole(request.query_params, "after")
+    cursor = whole_number(request.query_params, "after")
     found = await site.server.call(lambda store: read_inbox(store, limit=ROWS, cursor=cursor))
     now = await site.server.call(lambda store: store.now())
     items = [i for x in found.items for i in items_of(x.run_id, x.agent, x.requests, x.in_doubt)]
@@ -124,21 +124,21 @@ async def edit(site: Site, request: Request) -> Response:
     """The arguments of a call as a form; then what was changed, to be approved."""
     require(request, "approve")
     found, _, _ = await _find(site, request)
-    if found.wait is None or not found.wait.tool or not isinstance(found.asked, dict):
+    if found.wait is None or not found.wait.tool or not isinstance(found.arguments, dict):
         raise NotFound(
             "only the arguments of a tool call that is waiting for approval can be edited"
         )
     form = await form_of(request) if request.method == "POST" else {}
-    shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.asked)}
-    args, message = found.asked, ""
+    shown: dict[str, Any] = {"item": found, "form": form, "fields": edits.fields(found.arguments)}
+    args, message = found.arguments, ""
     try:
-        args = edits.given(found.asked, form)
-        if form and args == found.asked:
+        args = edits.edited_arguments(found.arguments, form)
+        if form and args == found.arguments:
             message = "Nothing was changed. To approve the call as it is, go back."
     except InvalidInput as error:
         message = str(error)
     shown |= {
-        "changes": views.compare(found.asked, args),
+        "changes": views.compare(found.arguments, args),
         "args": json.dumps(args),
         "message": message,
     }
@@ -161,35 +161,35 @@ async def decide(site: Site, request: Request) -> Response:
     return RedirectResponse(link("inbox", did=said), 303)
 
 
-def _approve(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _approve(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     args = json_of(form["args"], "the arguments") if "args" in form else None
     if args is not None and not isinstance(args, dict):
         raise InvalidInput("the arguments must be a JSON object")
     why, digest = form.get("why", ""), form.get("digest", "")
-    control.approve(store, run_id, asked, args=args, by=by, why=why, digest=digest)
+    control.approve(store, run_id, request, args=args, by=by, why=why, digest=digest)
     how = "Approved" if args is None else "Approved as edited"
     return f"{how}. {run_id} continues as soon as a worker claims it."
 
 
-def _reject(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _reject(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     control.reject(
-        store, run_id, asked, by=by, why=form.get("why", ""), digest=form.get("digest", "")
+        store, run_id, request, by=by, why=form.get("why", ""), digest=form.get("digest", "")
     )
     return f"Rejected. {run_id} continues with the rejection as soon as a worker claims it."
 
 
-def _answer(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
+def _answer(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
     value: Any = form.get("value", "")
     if form.get("as") == "json":
         value = json_of(value, "the answer")
-    control.answer(store, run_id, value, asked, by=by, why=form.get("why", ""))
+    control.answer(store, run_id, value, request, by=by, why=form.get("why", ""))
     return f"Answered. {run_id} continues as soon as a worker claims it."
 
 
-def _resolve(store: Store, run_id: str, asked: str, form: dict[str, str], by: str) -> str:
-    step = asked.removeprefix("step-")
+def _resolve(store: Store, run_id: str, request: str, form: dict[str, str], by: str) -> str:
+    step = request.removeprefix("step-")
     if not step.isdecimal():
-        raise NotFound(f"{asked!r} is not a call in doubt")
+        raise NotFound(f"{request!r} is not a call in doubt")
     how, why = form.get("how", ""), form.get("why", "")
     if how == "done":
         result = json_of(form.get("result") or "null", "the result")
@@ -217,7 +217,7 @@ def json_of(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise InvalidInput(
-            f'{what} is not JSON: {error}; a text needs quotes, such as "yes"'
+            f'{what} is not JSON: {error}; text needs quotes, such as "yes"'
         ) from None
     except RecursionError:
         raise InvalidInput(f"{what} is nested too deeply") from None

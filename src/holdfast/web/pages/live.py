@@ -17,13 +17,13 @@ from holdfast.errors import HoldfastError
 from holdfast.store.base import TERMINAL_STATUSES
 from holdfast.views.fleet import Tally
 from holdfast.web.api.events import HEADERS, RETRY_MILLISECONDS, message, resumed
-from holdfast.web.api.requests import Refused
+from holdfast.web.api.requests import RequestRefused
 from holdfast.web.auth import identify, principal_of, require
 from holdfast.web.feed import NEWEST
 from holdfast.web.pages.render import html
 from holdfast.web.pages.run import head
 from holdfast.web.pages.runs import counts_of
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 from holdfast.web.pages.timeline import timeline_values
 from holdfast.web.problems import problem_response
 
@@ -39,7 +39,7 @@ def _stream(site: Site, request: Request, body: AsyncIterator[bytes]) -> Respons
     name = principal_of(request).name
     try:
         site.streams.enter(name)
-    except Refused as refused:
+    except RequestRefused as refused:
         return problem_response(refused.found, refused.headers)
 
     async def send() -> AsyncIterator[bytes]:
@@ -59,23 +59,23 @@ async def run_live(site: Site, request: Request) -> Response:
     """The parts of a run's page, as they change, until the run has ended."""
     require(request, "stream")
     view = await site.view(request.path_params["run_id"])
-    seen = whole(request.query_params, "seq", view.state.seq)
+    seen = whole_number(request.query_params, "seq", view.state.seq)
     assert seen is not None
     try:
         start = resumed(request.headers.get("last-event-id", ""), seen)
-    except Refused as refused:
+    except RequestRefused as refused:
         return problem_response(refused.found, refused.headers)
     return _stream(site, request, _run_updates(site, request, start))
 
 
-async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator[bytes]:
+async def _run_updates(site: Site, request: Request, after: int) -> AsyncIterator[bytes]:
     run_id, tab = request.path_params["run_id"], request.query_params.get("tab", "timeline")
     yield b"retry: %d\n\n" % RETRY_MILLISECONDS
     status = ""
     while True:
         running = status == "running"
         changed = await site.server.feed.wait(
-            run_id, seen, RUNNING_SECONDS if running else BEAT_SECONDS
+            run_id, after, RUNNING_SECONDS if running else BEAT_SECONDS
         )
         try:
             view = await site.view(run_id)
@@ -85,12 +85,12 @@ async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator
         if not changed and not running and view.status == status:
             yield b": still here\n\n"
             continue
-        seen, status = view.state.seq, view.status
+        after, status = view.state.seq, view.status
         shown = await head(site, request, view, tab)
         values = timeline_values(request, view) if tab == "timeline" else {}
-        yield message("", html(request, "run/live.html", **shown, **values).encode(), seen)
+        yield message("", html(request, "run/live.html", **shown, **values).encode(), after)
         if view.row.status in TERMINAL_STATUSES:
-            yield message("end", view.row.status.encode(), seen)
+            yield message("end", view.row.status.encode(), after)
             return
         await asyncio.sleep(APART_SECONDS)
 
@@ -98,7 +98,7 @@ async def _run_updates(site: Site, request: Request, seen: int) -> AsyncIterator
 async def list_live(site: Site, request: Request) -> Response:
     """Counts and the number of new runs, for the list and for the inbox."""
     require(request, "stream")
-    newest = whole(request.query_params, "newest", 0)
+    newest = whole_number(request.query_params, "newest", 0)
     assert newest is not None
     return _stream(site, request, _list_updates(site, request, newest))
 
@@ -122,7 +122,7 @@ async def _list_updates(site: Site, request: Request, newest: int) -> AsyncItera
 
 def _list_part(request: Request, tally: Tally, new: int) -> str:
     """What changes on the page that has opened the stream: the inbox, which says how many runs it shows, or the list."""
-    shown = whole(request.query_params, "people")
+    shown = whole_number(request.query_params, "people")
     if shown is not None:
         return html(request, "inbox_live.html", people=tally.counts["people"], shown=shown)
     query = request.query_params.get("q", "")

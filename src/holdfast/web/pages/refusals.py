@@ -20,7 +20,7 @@ _ACTIONS: Final = {"cancel": "Cancel", "rerun": "Start over", "resume": "Resume"
 
 
 @dataclass(frozen=True, slots=True)
-class WayOn:
+class NextAction:
     """One thing to do. `href` is empty if no page does it."""
 
     purpose: str
@@ -36,20 +36,20 @@ def message_of(error: HoldfastError) -> str:
     return error.what if isinstance(error, NotNow) and error.remedies else str(error)
 
 
-def ways_on(request: Request, error: HoldfastError) -> list[WayOn]:
+def ways_on(request: Request, error: HoldfastError) -> list[NextAction]:
     """What can be done instead."""
     found: Iterable[Remedy] = getattr(error, "remedies", ())
     return [_way(request, remedy) for remedy in found]
 
 
-def _way(request: Request, remedy: Remedy) -> WayOn:
+def _way(request: Request, remedy: Remedy) -> NextAction:
     url, link = server_of(request).store().url, linker(request)
     said = command(url, *remedy.words)
     match remedy.words:
         case ("resolve", run_id, step, *_):
-            return WayOn(remedy.purpose, said, link("inbox", run_id, f"step-{step}"), "Decide")
+            return NextAction(remedy.purpose, said, link("inbox", run_id, f"step-{step}"), "Decide")
         case ("cancel" as verb, run_id) | ("rerun" | "resume" as verb, "FILE", run_id):
-            return WayOn(
+            return NextAction(
                 remedy.purpose, said, link("runs", run_id, "actions", verb), _ACTIONS[verb]
             )
-    return WayOn(remedy.purpose, said)
+    return NextAction(remedy.purpose, said)

@@ -19,7 +19,7 @@ from holdfast.views.state import around
 from holdfast.web.auth import require
 from holdfast.web.pages import chart
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, is_fragment, whole
+from holdfast.web.pages.site import Site, is_fragment, whole_number
 from holdfast.web.reader import RunView
 from holdfast.words.advice import advice
 from holdfast.words.text import span, visible
@@ -138,8 +138,8 @@ async def call_values(site: Site, view: RunView, step: int) -> dict[str, Any]:
     }
 
 
-def _is_within(time: int, found: Call, now: int) -> bool:
-    return found.started_at <= time <= (found.ended_at or now)
+def _is_within(time: int, call: Call, now: int) -> bool:
+    return call.started_at <= time <= (call.ended_at or now)
 
 
 # ── state through time ───────────────────────────────────────────────────────────────────────
@@ -150,7 +150,7 @@ async def state_at(site: Site, request: Request) -> Response:
     require(request, "at")
     view = await site.view(request.path_params["run_id"])
     last = view.state.calls[-1].step if view.state.calls else 0
-    asked = whole(request.query_params, "step", last) or 0
+    asked = whole_number(request.query_params, "step", last) or 0
     step = min(max(0, asked), last)
     found = view.call(step)
     before, after = await site.server.call(
@@ -160,8 +160,8 @@ async def state_at(site: Site, request: Request) -> Response:
         "step": step,
         "last_step": last,
         "call": found,
-        "before": views.known(before),
-        "after": views.known(after),
+        "before": views.knowledge_of(before),
+        "after": views.knowledge_of(after),
         "changes": views.changes(before, after),
         "stage": after.stage,
         "show_all": request.query_params.get("all") == "1",
@@ -179,7 +179,7 @@ async def dialogue(site: Site, request: Request) -> Response:
     require(request, "get")
     view = await site.view(request.path_params["run_id"])
     messages = views.with_dialogue(view.state).messages
-    start = whole(request.query_params, "from")
+    start = whole_number(request.query_params, "from")
     first = max(0, len(messages) - MESSAGES) if start is None else min(max(0, start), len(messages))
     return page(
         request,
@@ -252,10 +252,12 @@ async def usage(site: Site, request: Request) -> Response:
     state, spending = view.state, view.spending
     tokens, cost = state.usage.input_tokens + state.usage.output_tokens, state.usage.cost_usd
 
-    def points(of: Any, most: float) -> list[tuple[float, float]]:
+    def points(value_of: Any, highest: float) -> list[tuple[float, float]]:
         many = len(spending)
         return (
-            [((n + 0.5) / many, of(s.total) / most) for n, s in enumerate(spending)] if most else []
+            [((n + 0.5) / many, value_of(s.total) / highest) for n, s in enumerate(spending)]
+            if highest
+            else []
         )
 
     charts = {
@@ -286,7 +288,7 @@ async def events(site: Site, request: Request) -> Response:
     require(request, "events")
     run_id = request.path_params["run_id"]
     view = await site.view(run_id)
-    after = whole(request.query_params, "after", -1)
+    after = whole_number(request.query_params, "after", -1)
     assert after is not None
     found = await site.server.call(
         lambda store: list(views.events(store, run_id, after=after, limit=EVENTS))

@@ -15,14 +15,14 @@ from holdfast.views.search_result import SearchResult, search
 from holdfast.web.auth import require
 from holdfast.web.pages.chart import spark_svg
 from holdfast.web.pages.render import page
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 
 ROWS: Final = 50
 VIEWS: Final = (
     ("All", "", ""),
     ("Running", "status:running", "running"),
     ("Waiting for people", "status:waiting waiting:people", "people"),
-    ("In doubt", 'status:waiting waiting:"a decision"', "doubt"),
+    ("In doubt", "status:waiting waiting:doubt", "doubt"),
     ("Failed, 24 h", "status:failed since:24h", "failed"),
     ("Not progressing", "status:interrupted,quarantined,paused", "stuck"),
 )
@@ -33,7 +33,7 @@ async def list_runs(site: Site, request: Request) -> Response:
     """Runs, newest first, that match the search."""
     require(request, "runs")
     query = request.query_params.get("q", "")[:1000].strip()
-    cursor = whole(request.query_params, "after")
+    cursor = whole_number(request.query_params, "after")
     message = ""
     try:
         found = await site.server.call(

@@ -48,9 +48,9 @@ class Site:
             return self._tally[1]
 
 
-def whole(given: Mapping[str, str], name: str, default: int | None = None) -> int | None:
+def whole_number(values: Mapping[str, str], name: str, default: int | None = None) -> int | None:
     """A whole number of a query or form; InvalidInput if it is something else."""
-    text = given.get(name, "")
+    text = values.get(name, "")
     if not text:
         return default
     try:

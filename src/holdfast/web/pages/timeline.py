@@ -24,7 +24,7 @@ from holdfast.web.pages import chart
 from holdfast.web.pages.chart import Scale, Strip, idle_gaps
 from holdfast.web.pages.render import page
 from holdfast.web.pages.run import call_values, head
-from holdfast.web.pages.site import Site, whole
+from holdfast.web.pages.site import Site, whole_number
 from holdfast.web.reader import RunView
 from holdfast.words.signs import CALL_SIGNS, MARK_SIGNS, SPAN_SIGNS
 from holdfast.words.text import compact, cut, visible
@@ -43,7 +43,7 @@ async def timeline(site: Site, request: Request) -> Response:
     require(request, "timeline")
     view = await site.view(request.path_params["run_id"])
     shown = await head(site, request, view, "timeline")
-    step = whole(request.query_params, "call")
+    step = whole_number(request.query_params, "call")
     panel = await call_values(site, view, step) if step else None
     return page(
         request, "run/timeline.html", **shown, **timeline_values(request, view), panel=panel
@@ -56,7 +56,7 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
     live = view.row.status == "running"
     strip, scale, zoom = _scales(request, view)
     overview = strip.scale
-    only, after = query.get("only", ""), whole(query, "after", -1) or -1
+    only, after = query.get("only", ""), whole_number(query, "after", -1) or -1
     first = bisect.bisect_right(spans.rows, after, key=_seq_of)
     following = itertools.islice(spans.rows, first, None)
     later = (row for row in following if _is_shown(row, only, view))
@@ -76,7 +76,7 @@ def timeline_values(request: Request, view: RunView) -> dict[str, Any]:
         "zoom_links": _zoom_links(scale, spans.start, overview.end),
         "scale": scale,
         "only": only,
-        "selected": whole(query, "call", 0),
+        "selected": whole_number(query, "call", 0),
         "more_after": rows[-1].seq if len(matching) > ROWS else None,
         "row_count": len(spans.rows),
         "counts": _counts(view),
@@ -122,7 +122,7 @@ def _scales(request: Request, view: RunView) -> tuple[Strip, Scale, tuple[int, i
 
 def _zoom(request: Request, start: int, end: int) -> tuple[int, int] | None:
     """The part that is shown, as microseconds since the start of the run."""
-    a, b = whole(request.query_params, "from"), whole(request.query_params, "to")
+    a, b = whole_number(request.query_params, "from"), whole_number(request.query_params, "to")
     if a is None or b is None or b <= a:
         return None
     first, last = max(start, start + a), min(end, start + b)
@@ -174,7 +174,7 @@ def _drawn(rows: list[SpanRow], scale: Scale, view: RunView) -> dict[str, Any]:
 
 
 def label(row: SpanRow) -> str:
-    """What tells this call from others of its tool: its first argument."""
+    """What distinguishes this call from others of its tool: its first argument."""
     if row.args is None:
         return cut(visible(row.spans[0].text), LABEL) if row.spans and not row.step else ""
     if row.args.blob:
