@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncRun, Run, RunFailed, agent, step, tool
+from holdfast import AgentState, AsyncRun, Run, RunFailed, agent, loop, step, tool
 
 PACKAGE = str(Path(holdfast.__file__).parent)
 
@@ -57,9 +57,14 @@ def in_threads(run: Run) -> Any:
     return run.map(pay, ["{"])
 
 
+@loop(max_iterations=2)
+def in_an_iteration(run: Run, state: AgentState) -> AgentState:
+    return state.replace(goal=parse("{"))
+
+
 def trace(hf: Any, failing: Any) -> str:
     with pytest.raises(RunFailed):
-        hf.run(failing, id="r")
+        hf.run(failing, id="r", **({"goal": "x"} if failing is in_an_iteration else {}))
     text: str = hf.get("r").failure.error.traceback
     return text
 
@@ -71,6 +76,7 @@ def trace(hf: Any, failing: Any) -> str:
         (in_a_task, ["in pay_later", "in parse", "in in_a_task"]),
         (in_plain_code, ["in in_plain_code", "in parse"]),
         (in_threads, ["in pay", "in parse", "in in_threads"]),
+        (in_an_iteration, ["in in_an_iteration", "in parse"]),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )

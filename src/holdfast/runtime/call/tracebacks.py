@@ -10,8 +10,10 @@ from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 from typing import Final
 
+import holdfast.errors
+
 MAX_CHARS: Final = 8_000
-_PACKAGE: Final = str(Path(__file__).parent.parent) + "/"
+_PACKAGE: Final = str(Path(holdfast.errors.__file__).parent) + "/"
 _USERS: Final = f"{_PACKAGE}cli/demo"
 """The demo's agent is part of the package, but what a user would write."""
 
