@@ -62,4 +62,7 @@ def test_mocks_without_dry_and_an_id_with_it_are_refused(shell: Shell) -> None:
     shell.run("recap", "r1", "to=sam")
 
     assert "--dry FILE" in shell("fork", "r1", "1", "--mock", "send=1", code=2).stderr
-    assert "no --id" in shell("fork", "r1", "1", "--dry", "agents.py", "--id", "x", code=2).stderr
+    assert (
+        "--id cannot be used"
+        in shell("fork", "r1", "1", "--dry", "agents.py", "--id", "x", code=2).stderr
+    )

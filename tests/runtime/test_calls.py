@@ -704,7 +704,7 @@ def test_a_handles_result_can_be_waited_for_only_so_long(home: Any) -> None:
 
     handle = home.open(main).start(main, id="r")
 
-    with pytest.raises(RunBusy, match="ask again"):
+    with pytest.raises(RunBusy, match="again later"):
         handle.result(timeout=0.01)
 
 
