@@ -135,7 +135,7 @@ def line_of(fn: Callable[..., Any], text: str) -> str:
             LOST_BOOKING,
             "check",
         ),
-        (wrong.memory_of_the_process_decides, "ends otherwise", None, None, {}, "run.state"),
+        (wrong.memory_of_the_process_decides, "ends differently", None, None, {}, "run.state"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -63,7 +63,7 @@ class Fault:
     """One problem that a crash would cause, described for people."""
 
     kind: str
-    """repeats, in doubt, diverges, ends otherwise, differs, breaks, or (not a fault) look."""
+    """repeats, in doubt, diverges, ends differently, differs, breaks, or (not a fault) look."""
     says: str
     where: str = ""
     declared: str = ""
@@ -374,7 +374,7 @@ def _judged(
             fix = "a crash uses up an attempt of the interrupted call: allow one more, Retry(attempts=…)"
         found.append(
             Fault(
-                "ends otherwise",
+                "ends differently",
                 f"the run is {now.status} after a crash, and {then.status} without one: {why}",
                 killed=inspection.killed,
                 fix=fix,
