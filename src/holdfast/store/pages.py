@@ -36,11 +36,11 @@ Through = Callable[[Iterable[Record]], Iterable[Record]]
 
 
 def all_runs(
-    store: Store, which: Filter, *, page: int | None = None, cursor: int | None = None
+    store: Store, filter: Filter, *, page: int | None = None, cursor: int | None = None
 ) -> Iterator[RunRow]:
     """The rows of these runs, newest first, or those after a cursor; page by page."""
     limit = RUNS_PAGE if page is None else page
-    while rows := store.runs(which, limit=limit, cursor=cursor):
+    while rows := store.runs(filter, limit=limit, cursor=cursor):
         yield from rows
         if len(rows) < limit:
             return

@@ -184,7 +184,7 @@ class Claims:
     def claim_due(
         self,
         agents: Mapping[str, AgentSpec],
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         *,
         limit: int,
         exclude: Sequence[str],
@@ -195,7 +195,7 @@ class Claims:
             worker=self.worker,
             lease_us=self.lease_us,
             limit=limit,
-            wanted=wanted,
+            filters=filters,
             exclude=exclude,
         )
         return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]
