@@ -592,7 +592,7 @@ MUTANTS = (
     Mutant(
         "a store whose file was replaced is written to",
         "store/sqlite/connections.py::Presence.check_identity",
-        "if (found.st_dev, found.st_ino) != self._main:",
+        "if (file_stat.st_dev, file_stat.st_ino) != self._main:",
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),
     ),

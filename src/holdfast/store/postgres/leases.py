@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.store.base import MICROSECONDS, NO_PROGRESS, ClaimFilter, RunRow
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
-from holdfast.store.postgres.timeline import Shared
+from holdfast.store.postgres.timeline import StoreContext
 
 RENEWAL_SECONDS_MAX: Final = 5.0
 UNSETTLED_SECONDS: Final = 0.5
@@ -21,9 +21,9 @@ UNSETTLED_SECONDS: Final = 0.5
 class Leases:
     """Claims, renews and releases runs."""
 
-    def __init__(self, route: Route, pool: Pool, schema: str, shared: Shared) -> None:
+    def __init__(self, route: Route, pool: Pool, schema: str, context: StoreContext) -> None:
         self._route, self._pool, self._schema = route, pool, schema
-        self._q, self._wakeups, self._channel, self._fixed_now, self._history = shared
+        self._q, self._wakeups, self._channel, self._fixed_now, self._history = context
         self._link = Link(route, answer_seconds_max=RENEWAL_SECONDS_MAX)
 
     def close(self) -> None:

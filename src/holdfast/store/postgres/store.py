@@ -52,7 +52,7 @@ from holdfast.store.postgres.tables import (
     PostgresSchedules,
     PostgresSnapshots,
 )
-from holdfast.store.postgres.timeline import History, Shared
+from holdfast.store.postgres.timeline import History, StoreContext
 from holdfast.store.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -128,13 +128,13 @@ class PostgresStore:
         history = History(self._q)
         self._route.met = history.meet
         self._wakeups = Wakeups()
-        shared = Shared(self._q, self._wakeups, self._channel, self._fixed_now, history)
+        context = StoreContext(self._q, self._wakeups, self._channel, self._fixed_now, history)
         self._pool = Pool(self._route, self._pool_size)
         self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._notify)
-        self._appends = Appends(self._route, shared)
-        self._leases = Leases(self._route, self._pool, self._schema.name, shared)
+        self._appends = Appends(self._route, context)
+        self._leases = Leases(self._route, self._pool, self._schema.name, context)
         self._group = AppendGroup(self._appends.commit)
-        self._creations = GroupCommit(Creating(self._pool, self._appends, shared).commit)
+        self._creations = GroupCommit(Creating(self._pool, self._appends, context).commit)
 
     def _notify(self, note: str) -> None:
         """Notify all who listen, on a connection that does not listen itself."""

@@ -134,10 +134,10 @@ class SQLiteStore:
         is_new = insert_run(db, creation, self.now())
         return self._row(db.execute(_Q["run"], (creation.run.id,)).get), is_new
 
-    def _row(self, found: tuple[Any, ...]) -> RunRow:
+    def _row(self, columns: tuple[Any, ...]) -> RunRow:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
-        row = RunRow(*found)
-        if row.status not in STATUSES or not _reads_as(found, _ROW_TYPES):
+        row = RunRow(*columns)
+        if row.status not in STATUSES or not _reads_as(columns, _ROW_TYPES):
             raise StoreDamaged(
                 f"{self.path}: the row of run {row.id!r} cannot be decoded. {DAMAGED}"
             )
@@ -336,7 +336,7 @@ def _due(
     exclude: Sequence[str],
 ) -> list[tuple[int, int]]:
     """The place in the queue and the key of the first runs that may be claimed."""
-    found: list[tuple[int, int, ClaimFilter]] = []
+    candidates: list[tuple[int, int, ClaimFilter]] = []
     free: dict[str, int] = {}
     for one in filters:
         room = limit
@@ -350,9 +350,9 @@ def _due(
             "limit": room,
             "exclude": json.dumps(list(exclude)) if exclude else None,
         }
-        found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+        candidates += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
     chosen: list[tuple[int, int]] = []
-    for rank, key, one in sorted(found):
+    for rank, key, one in sorted(candidates):
         if one.max_running is not None:
             free[one.agent] -= 1
             if free[one.agent] < 0:
@@ -370,9 +370,9 @@ def _due_times(db: apsw.Connection, filters: Sequence[ClaimFilter]) -> list[int]
     return [due for due in times if due is not None]
 
 
-def _reads_as(found: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
+def _reads_as(columns: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
     """Whether the columns of a row are of these types. SQLite checks that only when it writes."""
-    return all(map(isinstance, found, types))
+    return all(map(isinstance, columns, types))
 
 
 def _text(stored: Any) -> str:
