@@ -123,7 +123,7 @@ class Engine:
         # then no thread is needed (each hop costs as much as a step).
         owner = asyncio.current_task()
         assert owner is not None
-        if claimed.head is not None and claimed.above is None:
+        if claimed.head is not None and claimed.parent is None:
             session, root = self._open(claimed, owner)
         else:
             session, root = await self._open_in_thread(claimed, owner)
