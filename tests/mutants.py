@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         "the receipt comes before the effect",
         "runtime/call/attempt.py::_attempt",
-        "    started = session.store.now()\n    session.check_lease()\n",
-        "    started = session.store.now()\n    session.check_lease()\n"
+        "    started_at = session.store.now()\n    session.check_lease()\n",
+        "    started_at = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
         "        early = e.CallSucceeded(branch=request.branch.path, index=request.index, step=step,\n"
         "                                name=spec.name, result=e.NULL, attempt=number)\n"

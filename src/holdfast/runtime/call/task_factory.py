@@ -103,12 +103,12 @@ def run_with_tasks(
                 await lines.leaving.unwind(lines.suspension or Suspend("", ""))
                 raise
             session.is_unwinding = True
-            stopped = session.stopped
-            is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
+            signal = session.stopped
+            is_stopped = isinstance(error, asyncio.CancelledError) and signal is not None
             # A run that is cancelled or overdue is waiting for no call; one that is paused does.
-            await lines.leaving.end(at_once=is_stopped and isinstance(stopped, Stop))
-            if is_stopped and stopped is not None:
-                raise stopped from None
+            await lines.leaving.end(at_once=is_stopped and isinstance(signal, Stop))
+            if is_stopped and signal is not None:
+                raise signal from None
             if isinstance(error, CallFailed):
                 error.also = lines.failed_with(error)
             raise

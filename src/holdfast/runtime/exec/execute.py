@@ -113,13 +113,13 @@ def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
     surroundings), and its failure is not the run's. Other branches may have been cancelled by it."""
     session.log.read_all()
-    left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
-    _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
+    unasked = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
+    _check_asked(session, unasked, f"the agent fails with {type(error).__qualname__}")
 
 
-def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
-    if left:
-        (branch, index), entry = left[0]
+def _check_asked(session: Session, unasked: list[tuple[Place, Entry]], attempted: str) -> None:
+    if unasked:
+        (branch, index), entry = unasked[0]
         recorded = recorded_text(entry, session.unwrap)
         raise session.diverged((branch, index), recorded, attempted)
 
