@@ -513,7 +513,7 @@ MUTANTS = (
     ),
     Mutant(
         "the code is unwound before the suspension is committed",
-        "runtime/lines/leaving.py::Leaving.supervise",
+        "runtime/lines/supervisor.py::Supervisor.supervise",
         "            signal = await suspend()\n",
         "            await self.unwind(next(iter(self._session.suspensions.values())))\n"
         "            signal = await suspend()\n",
@@ -612,14 +612,14 @@ MUTANTS = (
     ),
     Mutant(
         "a run ends although a task of it is left",
-        "runtime/lines/leaving.py::Leaving._has_ended",
+        "runtime/lines/supervisor.py::Supervisor._has_ended",
         "if failed or all(task.done() for task in self._lines.tasks):",
         "if True:",
         ("tests/runtime/test_branches.py", "-k", "task_that_still and sqlite"),
     ),
     Mutant(
         "a run that lost its lease stays where its code awaits something",
-        "runtime/lines/leaving.py::Leaving._has_ended",
+        "runtime/lines/supervisor.py::Supervisor._has_ended",
         "if self._session.lost is not None:",
         "if False:",
         ("tests/fuzz/test_found.py", "-k", "lost_its_lease_ends and sqlite"),
@@ -655,7 +655,7 @@ MUTANTS = (
     Mutant(
         "a run is suspended although a line of it has been woken",
         "runtime/call/suspend.py::_continues",
-        "not lines.leaving.is_quiet\n        or ",
+        "not lines.supervisor.is_quiet\n        or ",
         "",
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),

@@ -72,7 +72,7 @@ def _continues(session: Session, ended_children: tuple[str, ...]) -> bool:
     if lines is None:
         return False
     return (
-        not lines.leaving.is_quiet
+        not lines.supervisor.is_quiet
         or lines.parking.look_again(ended_children, is_asked=True)
         or not session.waits
     )

@@ -280,7 +280,7 @@ class Session:
         self.stop(signal)
         self.lost = signal
         if self.lines is not None:
-            self.lines.leaving.notify_soon()
+            self.lines.supervisor.notify_soon()
 
     @property
     def is_ending(self) -> bool:

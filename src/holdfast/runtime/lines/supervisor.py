@@ -19,7 +19,7 @@ from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.lines.turns import Turns
 
 
-class LeavingRun(Protocol):
+class SupervisedRun(Protocol):
     """What is asked of the run: `Session` is one."""
 
     stopped: BaseException | None
@@ -29,7 +29,7 @@ class LeavingRun(Protocol):
     def stop(self, signal: BaseException) -> BaseException: ...
 
 
-class LeavingLines(Protocol):
+class SupervisedLines(Protocol):
     """What is asked of the lines of the run: `Lines` is one."""
 
     loop: asyncio.AbstractEventLoop
@@ -53,10 +53,10 @@ class LeavingLines(Protocol):
     def forget_patience(self) -> None: ...
 
 
-class Leaving:
+class Supervisor:
     """How the execution of one run ends in this process."""
 
-    def __init__(self, session: LeavingRun, lines: LeavingLines) -> None:
+    def __init__(self, session: SupervisedRun, lines: SupervisedLines) -> None:
         self._session, self._lines = session, lines
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
