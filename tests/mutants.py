@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/log/session.py::Session.is_ending",
-        "return self.is_unwinding or self.stopped is not None",
+        "return self.is_unwinding or self.stop_signal is not None",
         "return False",
         ("tests/runtime/test_cancelled_calls.py", "-k", "outside"),
     ),

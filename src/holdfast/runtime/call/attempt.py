@@ -149,8 +149,8 @@ def _attempt(
         if spec.effect == Effect.CHILD and isinstance(error, Diverged):
             code = waiting_for_code(error)
             yield from _wait_for_child(request, run_waiting(error.run_id, code))
-        if spec.effect == Effect.CHILD and _ended_by_limit(session.stopped):
-            raise session.stopped from None  # not the child's failure: it continues when this run does
+        if spec.effect == Effect.CHILD and _ended_by_limit(session.stop_signal):
+            raise session.stop_signal from None  # not the child's failure: it continues when this run does
         settled = yield from lost_response(request, intent, error, number, tries)
         if settled is not None:
             return (yield from replay(request, settled))

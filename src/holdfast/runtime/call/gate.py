@@ -31,8 +31,8 @@ from holdfast.words.waiting import suspended
 
 def gate(session: Session) -> None:
     """May a new call start? Cancellation, undo, pause, deadline and budget, in this order."""
-    if session.stopped is not None:
-        raise session.stopped
+    if session.stop_signal is not None:
+        raise session.stop_signal
     if session.only_replay is not None:
         raise session.end_of_replay()
     if session.lineage.parent is not None:
@@ -88,8 +88,8 @@ def _gate_ancestors(session: Session) -> None:
 
 def _end_of(run: LiveRun) -> Stop | None:
     """Why a run must end, if it must."""
-    if isinstance(run.stopped, Stop):
-        return run.stopped
+    if isinstance(run.stop_signal, Stop):
+        return run.stop_signal
     if not run.journal.life.may_stop_calls:
         return None
     if run.journal.life.cancel is not None:

@@ -103,7 +103,7 @@ def run_with_tasks(
                 await lines.supervisor.unwind(lines.suspension or Suspend("", ""))
                 raise
             session.is_unwinding = True
-            signal = session.stopped
+            signal = session.stop_signal
             is_stopped = isinstance(error, asyncio.CancelledError) and signal is not None
             # A run that is cancelled or overdue is waiting for no call; one that is paused does.
             await lines.supervisor.end(at_once=is_stopped and isinstance(signal, Stop))

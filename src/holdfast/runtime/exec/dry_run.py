@@ -104,8 +104,8 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise
-        if signal is not None or session.stopped is not None:
-            return _stopped(session, steps, signal or session.stopped)
+        if signal is not None or session.stop_signal is not None:
+            return _stopped(session, steps, signal or session.stop_signal)
         failed = f"{type(error).__qualname__}: {error}"
         unasked = [
             (at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main
@@ -118,8 +118,8 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
                 _early(session, unasked[0], f"the agent fails with {failed}"),
             )
         return ReplayResult(session.run_id, steps, True, failed=failed)
-    if session.stopped is not None:  # the code caught it and continued
-        return _stopped(session, steps, session.stopped)
+    if session.stop_signal is not None:  # the code caught it and continued
+        return _stopped(session, steps, session.stop_signal)
     unasked = session.journal.unasked()
     if unasked:
         return ReplayResult(

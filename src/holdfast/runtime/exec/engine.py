@@ -138,7 +138,7 @@ class Engine:
             raise
         finally:
             self.cancel_watcher.remove(root)
-            if session.settled and session.stopped is None:
+            if session.settled and session.stop_signal is None:
                 self.sessions.close(session)
             else:
                 await self.uninterrupted(partial(self.sessions.close, session, died=died))

@@ -134,10 +134,10 @@ class Sessions:
         lineage.leave(session)
         self._leases.drop(session)
         self._snapshots.forget(session)
-        if isinstance(session.stopped, Abandon) and isinstance(
-            session.stopped.cause, LogDamaged
+        if isinstance(session.stop_signal, Abandon) and isinstance(
+            session.stop_signal.cause, LogDamaged
         ):
-            _set_aside_damaged(session, session.stopped.cause)
+            _set_aside_damaged(session, session.stop_signal.cause)
         if session.settled:
             return
         if session.has_news:

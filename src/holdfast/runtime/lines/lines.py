@@ -100,7 +100,7 @@ class Lines:
     @property
     def is_stopped(self) -> bool:
         """Whether the run has been stopped: its code gets no further."""
-        return self.session.stopped is not None
+        return self.session.stop_signal is not None
 
     @property
     def is_alone(self) -> bool:

@@ -22,7 +22,7 @@ from holdfast.runtime.lines.turns import Turns
 class SupervisedRun(Protocol):
     """What is asked of the run: `Session` is one."""
 
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     lost: BaseException | None
 
     def check_alive(self) -> None: ...
@@ -105,7 +105,7 @@ class Supervisor:
 
     def _has_ended(self, agent: asyncio.Task[Any]) -> bool:
         if agent.done():
-            if isinstance(self._session.stopped, Stop):
+            if isinstance(self._session.stop_signal, Stop):
                 raise asyncio.CancelledError  # no call is waited for
             failed = agent.cancelled() or agent.exception() is not None
             if failed or all(task.done() for task in self._lines.tasks):
@@ -171,7 +171,7 @@ class Supervisor:
 
     def stop_agent(self) -> None:
         """If the run has been stopped, its own line ends too, whatever it awaits."""
-        if self._session.stopped is not None and self._lines.suspension is None:
+        if self._session.stop_signal is not None and self._lines.suspension is None:
             self._lines.loop.call_soon(self._cancel_agent)
 
     def notify_soon(self) -> None:

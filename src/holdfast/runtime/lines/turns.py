@@ -33,7 +33,7 @@ class TurnsRun(Protocol):
 
     journal: Journal
     patience_us: int
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     only_replay: HoldfastError | None
 
     @property
@@ -220,8 +220,8 @@ class Turns:
         if turn.given_up is not None:
             raise turn.given_up
         line.cancel_due = line.cancel_due or is_cancelled
-        if self._session.stopped is not None and not self._lines.is_over:
-            raise self._session.stopped
+        if self._session.stop_signal is not None and not self._lines.is_over:
+            raise self._session.stop_signal
 
     def _may_continue(self, turn: Turn) -> bool:
         """Whether the first of the outcomes that were written here may be handed over now."""

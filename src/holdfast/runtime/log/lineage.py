@@ -41,7 +41,7 @@ class LiveRun(Protocol):
     run_id: str
     store: Store
     journal: Journal
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     secrets: set[str]
     lineage: Lineage
 
