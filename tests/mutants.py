@@ -99,8 +99,8 @@ MUTANTS = (
     Mutant(
         "the receipt comes before the effect",
         "runtime/call/attempt.py::_attempt",
-        "    started = session.store.now()\n    session.check_lease()\n",
-        "    started = session.store.now()\n    session.check_lease()\n"
+        "    started_at = session.store.now()\n    session.check_lease()\n",
+        "    started_at = session.store.now()\n    session.check_lease()\n"
         "    if spec.has_intent:\n"
         "        early = e.CallSucceeded(branch=request.branch.path, index=request.index, step=step,\n"
         "                                name=spec.name, result=e.NULL, attempt=number)\n"
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "a run that is ended from outside looks as if its code had cut its calls off",
         "runtime/log/session.py::Session.is_ending",
-        "return self.is_unwinding or self.stopped is not None",
+        "return self.is_unwinding or self.stop_signal is not None",
         "return False",
         ("tests/runtime/test_cancelled_calls.py", "-k", "outside"),
     ),
@@ -515,7 +515,7 @@ MUTANTS = (
     ),
     Mutant(
         "the code is unwound before the suspension is committed",
-        "runtime/lines/leaving.py::Leaving.supervise",
+        "runtime/lines/supervisor.py::Supervisor.supervise",
         "            signal = await suspend()\n",
         "            await self.unwind(next(iter(self._session.suspensions.values())))\n"
         "            signal = await suspend()\n",
@@ -594,7 +594,7 @@ MUTANTS = (
     Mutant(
         "a store whose file was replaced is written to",
         "store/sqlite/connections.py::Presence.check_identity",
-        "if (found.st_dev, found.st_ino) != self._main:",
+        "if (file_stat.st_dev, file_stat.st_ino) != self._main:",
         "if False:",
         ("tests/store/test_sqlite_replaced.py",),
     ),
@@ -614,14 +614,14 @@ MUTANTS = (
     ),
     Mutant(
         "a run ends although a task of it is left",
-        "runtime/lines/leaving.py::Leaving._has_ended",
+        "runtime/lines/supervisor.py::Supervisor._has_ended",
         "if failed or all(task.done() for task in self._lines.tasks):",
         "if True:",
         ("tests/runtime/test_branches.py", "-k", "task_that_still and sqlite"),
     ),
     Mutant(
         "a run that lost its lease stays where its code awaits something",
-        "runtime/lines/leaving.py::Leaving._has_ended",
+        "runtime/lines/supervisor.py::Supervisor._has_ended",
         "if self._session.lost is not None:",
         "if False:",
         ("tests/fuzz/test_found.py", "-k", "lost_its_lease_ends and sqlite"),
@@ -657,7 +657,7 @@ MUTANTS = (
     Mutant(
         "a run is suspended although a line of it has been woken",
         "runtime/call/suspend.py::_continues",
-        "not lines.leaving.is_quiet\n        or ",
+        "not lines.supervisor.is_quiet\n        or ",
         "",
         ("tests/runtime/test_branches.py", "-k", "about_to_be_suspended_is_not and sqlite"),
     ),

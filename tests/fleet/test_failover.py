@@ -79,7 +79,7 @@ def look_but_do_not_touch(servers: Pair, run_id: str) -> None:
         assert replica.get(run_id).agent
         for touch in (
             lambda: replica.store.claim_due(
-                worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("chained")]
+                worker="w", lease_us=1, limit=1, filters=[ClaimFilter("chained")]
             ),
             lambda: replica.store.claim(run_id, worker="w", lease_us=1),
             lambda: replica.schedule(chaos_agents.chained, cron="@daily", input={"name": "sam"}),

@@ -211,7 +211,7 @@ def test_urgent_runs_come_first_and_no_run_waits_forever(fleet: list[Holdfast]) 
     for name, priority in order:
         hf.start(narrow, id=name, n=1, priority=priority)
 
-    rows = hf.store.claim_due(worker="w", lease_us=1, limit=3, wanted=[ClaimFilter("narrow")])
+    rows = hf.store.claim_due(worker="w", lease_us=1, limit=3, filters=[ClaimFilter("narrow")])
 
     assert ["urgent", "normal", "low"] == [row.id for row in rows]
     with pytest.raises(InvalidInput):

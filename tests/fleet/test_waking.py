@@ -243,7 +243,7 @@ def test_ten_thousand_timers_due_at_once_drain_in_order_and_in_batches(
         order: list[int] = []
         per_worker.append(order)
         while rows := hf.store.claim_due(
-            worker=name, lease_us=10**9, limit=200, wanted=[ClaimFilter("sleeper")]
+            worker=name, lease_us=10**9, limit=200, filters=[ClaimFilter("sleeper")]
         ):
             batches.append(rows)
             order.extend(int(row.id.partition("-")[2]) for row in rows)

@@ -900,7 +900,7 @@ def test_a_wait_that_ends_when_the_run_is_about_to_be_suspended_is_not_lost(
     look_again = Parking.look_again
 
     def suspend_first(self: Any, *args: Any, **kwargs: Any) -> bool:
-        self._lines.leaving._leave()
+        self._lines.supervisor._leave()
         return look_again(self, *args, **kwargs)
 
     monkeypatch.setattr(Parking, "look_again", suspend_first)

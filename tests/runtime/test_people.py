@@ -263,7 +263,7 @@ def test_a_waiting_run_costs_a_row_and_no_thread(home: Any) -> None:
 
     assert threading.active_count() <= before
     assert len(hf.runs(status="waiting", limit=100)) == 51
-    assert len(hf.engine.leases._held) == 0
+    assert len(hf.engine.leases._sessions) == 0
 
 
 # ── gated by risk ────────────────────────────────────────────────────────────────────────────

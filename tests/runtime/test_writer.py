@@ -40,7 +40,7 @@ class Reader:
         self.store: Any = Clock()
         self.journal = Journal()
         self.log = Known()
-        self.stopped: BaseException | None = None
+        self.stop_signal: BaseException | None = None
         self.written: list[Batch] = []
 
     def refresh(self) -> bool:

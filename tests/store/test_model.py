@@ -307,7 +307,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_due(self, limit: int, agents: Sequence[str]) -> None:
         now = self.clock.now()
         wanted = [ClaimFilter(agent) for agent in agents]
-        rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, wanted=wanted)
+        rows = self.store.claim_due(worker="d", lease_us=LEASE_US, limit=limit, filters=wanted)
         due = {
             run.id: (run.due_at or 0) - run.priority * PRIORITY_US
             for run in self.runs.values()

@@ -289,7 +289,9 @@ def test_opening_a_store_while_its_server_restarts_succeeds_or_raises_store_unav
                 store = PostgresStore(dsn, patience=patience)
                 try:
                     store.renew([("nobody", 1)], lease_us=1)
-                    store.claim_due(worker="w", lease_us=1, limit=1, wanted=[ClaimFilter("nobody")])
+                    store.claim_due(
+                        worker="w", lease_us=1, limit=1, filters=[ClaimFilter("nobody")]
+                    )
                 finally:
                     store.close()
                 opened += 1
@@ -419,7 +421,7 @@ def test_a_claim_that_was_not_answered_is_ours(proxy: Proxy, far: PostgresStore)
     assert 2 == row.epoch
 
     sprung = proxy.swallow_answer(commits)
-    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5, wanted=[ClaimFilter("agent")])
+    due = far.claim_due(worker="w", lease_us=LEASE_US, limit=5, filters=[ClaimFilter("agent")])
     assert sprung.is_set()
     assert [("b", 2)] == [(row.id, row.epoch) for row in due]
 
@@ -851,7 +853,7 @@ def test_everything_works_behind_a_transaction_pooler(pooled_dsn: str, opened: O
     wanted = [ClaimFilter("agent")]
     assert stores[0].wait_due(wanted, timeout=ANSWER_SECONDS)
     taken = [
-        store.claim_due(worker="w", lease_us=LEASE_US, limit=3, wanted=wanted) for store in stores
+        store.claim_due(worker="w", lease_us=LEASE_US, limit=3, filters=wanted) for store in stores
     ]
 
     assert [[*map(str, range(20)), "receipt"]] * 6 == [one.texts() for one in logs]

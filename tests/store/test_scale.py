@@ -52,7 +52,7 @@ def use_everything(store: Store, pass_time: Callable[[int], None]) -> None:
         store.create(Creation(run, sealed(origin(run.id), 1), blobs=[Blob("aa", b"x")])).wait()
     wanted = [ClaimFilter("busy", "", 50), ClaimFilter("rare")]
     taken = store.claim_due(
-        worker="w", lease_us=LEASE_US, limit=2, wanted=wanted, exclude=["nobody"]
+        worker="w", lease_us=LEASE_US, limit=2, filters=wanted, exclude=["nobody"]
     )
     held = [(row.id, row.epoch) for row in taken]
     assert [set(), 2] == [store.renew(held, lease_us=LEASE_US), len(held)]

@@ -236,7 +236,7 @@ def test_a_call_that_runs_while_the_store_is_deleted_is_the_last_one(
         assert begun.wait(60)
         (session,) = hf.engine.leases.sessions()
         delete(path)
-        eventually(lambda: session.stopped is not None)
+        eventually(lambda: session.stop_signal is not None)
         deleted.set()
         thread.join()
     assert [StoreReplaced] == [type(error) for error in caught]

@@ -308,7 +308,7 @@ def _judge(
             assert logical(evidence) == expected, (logical(evidence), expected)
     except AssertionError as broken:
         raise AssertionError(f"{scenario.name}, killed at {kills}: {broken}") from None
-    for child in evidence.store.runs(limit=50, which=_children(evidence.run_id)):
+    for child in evidence.store.runs(limit=50, filter=_children(evidence.run_id)):
         effects = [x for x in evidence.effects if x["run"] == child.id]
         check_all(Evidence(evidence.store, child.id, effects, kinds=scenario.kinds))
 

@@ -57,7 +57,7 @@ def _reach(store: Store, name: str, rounds: int, start: Any, got: list[int]) -> 
             row = store.claim(RUN, worker=name, lease_us=60_000_000)
         else:
             found = store.claim_due(
-                worker=name, lease_us=60_000_000, limit=5, wanted=[ClaimFilter("agent")]
+                worker=name, lease_us=60_000_000, limit=5, filters=[ClaimFilter("agent")]
             )
             row = next(iter(found), None)
         got.append(row.epoch if row else 0)

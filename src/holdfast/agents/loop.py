@@ -201,7 +201,7 @@ class _Loop:
             data = Value(json=Raw(first.stored()))
             return e.IterationEnded(index=index, iteration=0, phase=first.phase, state=data)
 
-        recorded = yield from end_iteration(self.root, make, over=True)  # with the first commit
+        recorded = yield from end_iteration(self.root, make, ends_run=True)  # with the first commit
         if recorded.state is None:
             raise self.session.diverged("its first state", "none", "a loop")
         return msgspec.json.decode(bytes(recorded.state.json), type=self.kind)
@@ -276,7 +276,7 @@ class _Loop:
             )
 
         recorded = yield from end_iteration(
-            self.root, make, changed=returned.phase != before.phase, over=returned.is_over
+            self.root, make, changed=returned.phase != before.phase, ends_run=returned.is_over
         )
         return made[0] if made else self._replayed(before, recorded, returned)
 

@@ -70,14 +70,14 @@ class RemoteStore:
         return found
 
     def runs(
-        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+        self, filter: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         found: list[RunRow] = []
         while len(found) < limit:
             page = self.client_of_server.runs(
-                status=which.status,
-                agent=which.agent,
-                parent=which.parent,
+                status=filter.status,
+                agent=filter.agent,
+                parent=filter.parent,
                 limit=min(calls.PAGE, limit - len(found)),
                 cursor=cursor,
             )

@@ -38,10 +38,10 @@ class ForkAncestry(Struct, frozen=True):
         """Whether an ancestor recorded this event."""
         return 0 < seq <= self.inherited
 
-    def is_same_text(self, recorded: str, own: str) -> bool:
-        """Whether two texts differ at most in that the recorded one names an ancestor where `own` names
+    def is_same_text(self, recorded: str, current: str) -> bool:
+        """Whether two texts differ at most in that the recorded one names an ancestor where `current` names
         this run."""
-        first, *rest = own.split(self.run_id)
+        first, *rest = current.split(self.run_id)
         ends = {len(first)} if recorded.startswith(first) else set()
         for piece in rest:  # each follows an occurrence of our id; ids may contain one another
             ends = {
@@ -52,23 +52,23 @@ class ForkAncestry(Struct, frozen=True):
             }
         return len(recorded) in ends
 
-    def is_same_value(self, recorded: Any, own: Any) -> bool:
+    def is_same_value(self, recorded: Any, current: Any) -> bool:
         """The same for plain JSON values, all the way down."""
-        if isinstance(own, str):
-            return isinstance(recorded, str) and self.is_same_text(recorded, own)
-        if isinstance(own, list):
+        if isinstance(current, str):
+            return isinstance(recorded, str) and self.is_same_text(recorded, current)
+        if isinstance(current, list):
             return (
                 isinstance(recorded, list)
-                and len(recorded) == len(own)
-                and all(map(self.is_same_value, recorded, own))
+                and len(recorded) == len(current)
+                and all(map(self.is_same_value, recorded, current))
             )
-        if isinstance(own, dict):
+        if isinstance(current, dict):
             return (
                 isinstance(recorded, dict)
-                and len(recorded) == len(own)
-                and all(self._has_item(recorded, key, value) for key, value in own.items())
+                and len(recorded) == len(current)
+                and all(self._has_item(recorded, key, value) for key, value in current.items())
             )
-        return type(recorded) is type(own) and bool(recorded == own)
+        return type(recorded) is type(current) and bool(recorded == current)
 
     def _has_item(self, recorded: dict[str, Any], key: str, value: Any) -> bool:
         keys = (key,) if key in recorded else recorded

@@ -127,15 +127,19 @@ class _Ids:
     """Gives every call an id that no other has, its own where that is possible."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._used_ids: set[str] = set()
 
-    def new(self, wanted: str) -> str:
-        number = len(self._taken) + 1
-        name = wanted if _ID.fullmatch(wanted) and wanted not in self._taken else f"call_{number}"
-        while name in self._taken:
+    def new(self, preferred: str) -> str:
+        number = len(self._used_ids) + 1
+        name = (
+            preferred
+            if _ID.fullmatch(preferred) and preferred not in self._used_ids
+            else f"call_{number}"
+        )
+        while name in self._used_ids:
             number += 1
             name = f"call_{number}"
-        self._taken.add(name)
+        self._used_ids.add(name)
         return name
 
 
@@ -204,13 +208,13 @@ def _kept(
 
 
 def _too_long(
-    all_turns: list[MessageGroup], costs: list[int], kept: set[int], max_tokens: int
+    all_turns: list[MessageGroup], costs: list[int], kept_turns: set[int], max_tokens: int
 ) -> ContextTooLong:
-    longest = max(kept, key=lambda i: costs[i])
+    longest = max(kept_turns, key=lambda i: costs[i])
     turn = all_turns[longest]
     names = ", ".join(call.name for call in turn.messages[0].tool_calls)
     what = f"the calls of {names} and their results" if names else f"a message of {turn.role}"
-    return ContextTooLong(max_tokens, sum(costs[i] for i in kept), what, costs[longest])
+    return ContextTooLong(max_tokens, sum(costs[i] for i in kept_turns), what, costs[longest])
 
 
 def _cost(turn: MessageGroup, counter: TokenCounter) -> int:
@@ -297,28 +301,28 @@ def _json(call: ToolCall) -> str:
 def anthropic(messages: Iterable[Message]) -> AnthropicPrompt:
     """The dialogue as Anthropic's Messages take it: the system apart, user and assistant in turn."""
     system: list[str] = []
-    said: list[dict[str, Any]] = []
+    conversation: list[dict[str, Any]] = []
     shown = [message for turn in turns(messages) for message in turn.messages]
     for message in shown:
         if message.role == Role.SYSTEM:
             system.append(text_of(message.content))
         else:
-            _say(said, message)
-    if not said or said[0]["role"] != "user":
-        said.insert(0, {"role": "user", "content": [{"type": "text", "text": BEGIN}]})
-    if said[-1]["role"] == "assistant" and not kept_blocks(shown[-1]):
-        last = said[-1]["content"][-1]  # refused if it ends with a space
+            _say(conversation, message)
+    if not conversation or conversation[0]["role"] != "user":
+        conversation.insert(0, {"role": "user", "content": [{"type": "text", "text": BEGIN}]})
+    if conversation[-1]["role"] == "assistant" and not kept_blocks(shown[-1]):
+        last = conversation[-1]["content"][-1]  # refused if it ends with a space
         last["text"] = last["text"].rstrip()
-    made: AnthropicPrompt = {"messages": said}
+    made: AnthropicPrompt = {"messages": conversation}
     return {"system": "\n\n".join(system), **made} if system else made
 
 
-def _say(said: list[dict[str, Any]], message: Message) -> None:
+def _say(conversation: list[dict[str, Any]], message: Message) -> None:
     """Add a message; one after another of the same side is one message of several blocks."""
     role = "assistant" if message.role == Role.ASSISTANT else "user"
-    if not said or said[-1]["role"] != role:
-        said.append({"role": role, "content": []})
-    said[-1]["content"] += _blocks(message)
+    if not conversation or conversation[-1]["role"] != role:
+        conversation.append({"role": role, "content": []})
+    conversation[-1]["content"] += _blocks(message)
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
@@ -340,13 +344,13 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def _in_their_places(
-    kept: list[dict[str, Any]], uses: list[dict[str, Any]]
+    blocks: list[dict[str, Any]], uses: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Kept blocks unchanged, with the tool calls where they were: only their ids may differ."""
     calls = iter(uses)
-    found = [next(calls, None) if b.get("type") == "tool_use" else b for b in kept]
+    filled = [next(calls, None) if b.get("type") == "tool_use" else b for b in blocks]
     return [
         block
-        for block in (*found, *calls)
+        for block in (*filled, *calls)
         if block is not None and (block.get("type") != "text" or block.get("text", "").strip())
     ]

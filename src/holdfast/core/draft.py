@@ -69,19 +69,19 @@ class Document:
 
     def __init__(self, frozen: Any) -> None:
         self._frozen = frozen
-        self._own: Any = None
+        self._thawed: Any = None
 
     def frozen(self) -> Any:
-        if self._frozen is None and self._own is not None:
-            self._frozen = values.freeze(self._own)
+        if self._frozen is None and self._thawed is not None:
+            self._frozen = values.freeze(self._thawed)
         return self._frozen
 
     def apply(self, delta: Any) -> None:
-        if self._own is None:
-            self._own = values.thaw(self._frozen)
+        if self._thawed is None:
+            self._thawed = values.thaw(self._frozen)
         self._frozen = None
         try:
-            self._own = jsonpatch.apply_in_place(self._own, jsonpatch.operations(delta))
+            self._thawed = jsonpatch.apply_in_place(self._thawed, jsonpatch.operations(delta))
         except InvalidInput:  # a foreign log may contain anything
             return
 

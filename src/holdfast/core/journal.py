@@ -112,14 +112,14 @@ class Retries:
         """The calls that a run has failed with."""
         self.retried: dict[str, RetriedCall] = {}
         """By branch: the last call that was tried again."""
-        self.left: dict[str, list[tuple[int, Entry]]] = {}
+        self.abandoned_calls: dict[str, list[tuple[int, Entry]]] = {}
         """Finished calls on paths that the code has left, by branch."""
         self._granted: list[Place] = []
         """Failed calls that may be tried again."""
 
     def clear(self) -> None:
         self.retried.clear()
-        self.left.clear()
+        self.abandoned_calls.clear()
         self._granted.clear()
 
     # ── when a failed run is resumed ─────────────────────────────────────────────────────
@@ -196,7 +196,7 @@ class Retries:
             del entries[place]
             is_call = x.iteration is None and x.timeout is None and not x.is_wait
             if place[0] == branch and is_call and x.final and not x.failed_finally:
-                self.left.setdefault(branch, []).append((place[1], x))
+                self.abandoned_calls.setdefault(branch, []).append((place[1], x))
 
     def _past(self, entries: Entries) -> list[tuple[Place, Entry]]:
         known = list(entries.items())  # at once: other threads of the run read the log, too
@@ -206,12 +206,12 @@ class Retries:
         self, branch: str, is_same: Callable[[Entry], bool]
     ) -> tuple[int, Entry] | None:
         """The same call, finished on a path that the code has left: it is not made again."""
-        return next((x for x in self.left.get(branch, ()) if is_same(x[1])), None)
+        return next((x for x in self.abandoned_calls.get(branch, ()) if is_same(x[1])), None)
 
     def use(self, place: Place) -> None:
         """The code has asked again for a call that it finished on a path that it has left."""
         branch, index = place
-        self.left[branch] = [x for x in self.left[branch] if x[0] != index]
+        self.abandoned_calls[branch] = [x for x in self.abandoned_calls[branch] if x[0] != index]
 
 
 def _last_together(place: Place, entries: Entries) -> Place:

@@ -60,9 +60,9 @@ def _number(value: Any) -> int | float:
 # ── of all of it ─────────────────────────────────────────────────────────────────────────────
 
 
-def document(known: RunKnowledge) -> dict[str, Any]:
+def document(knowledge: RunKnowledge) -> dict[str, Any]:
     """What a JSON Patch from outside applies to: what the agent knows, by the names of `RunState`."""
-    return {name: _as_json(getattr(known, name)) for name in _KNOWN}
+    return {name: _as_json(getattr(knowledge, name)) for name in _KNOWN}
 
 
 def _as_json(value: Any) -> Any:
@@ -71,12 +71,12 @@ def _as_json(value: Any) -> Any:
     return pack(list(value) if isinstance(value, tuple) else value)
 
 
-def apply_operations(known: RunKnowledge, ops: Any) -> dict[str, Any]:
+def apply_operations(knowledge: RunKnowledge, ops: Any) -> dict[str, Any]:
     """What an agent knows after a JSON Patch; InvalidPatch if it does not apply, ValueError if the
     result is not what an agent can know."""
     if isinstance(ops, list | tuple):  # a value that looks like a reference is not one
         ops = [_safe(op) for op in ops]
-    return _knowledge(jsonpatch.apply(document(known), ops))
+    return _knowledge(jsonpatch.apply(document(knowledge), ops))
 
 
 def _safe(op: Any) -> Any:

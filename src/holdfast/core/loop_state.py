@@ -38,14 +38,14 @@ def _compare(
         old, new = getattr(before, field.name), getattr(after, field.name)
         if _is_same(new, old):
             continue
-        here = (*path, field.encode_name)
+        field_path = (*path, field.encode_name)
         # A field that has its default is not written, so it is not there to be changed.
         if _is_same(new, field.default):
-            ops.append({"op": "remove", "path": jsonpatch.pointer(here)})
+            ops.append({"op": "remove", "path": jsonpatch.pointer(field_path)})
         elif _is_same(old, field.default):
-            ops.append({"op": "add", "path": jsonpatch.pointer(here), "value": new})
+            ops.append({"op": "add", "path": jsonpatch.pointer(field_path), "value": new})
         else:
-            _change(old, new, here, ops)
+            _change(old, new, field_path, ops)
 
 
 @functools.lru_cache(maxsize=64)
@@ -54,24 +54,24 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]
     return msgspec.structs.fields(kind)
 
 
-def _change(old: Any, new: Any, here: tuple[str, ...], ops: Ops) -> None:
+def _change(old: Any, new: Any, path: tuple[str, ...], ops: Ops) -> None:
     if type(new) is not type(old):
-        ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
+        ops.append({"op": "replace", "path": jsonpatch.pointer(path), "value": new})
     elif isinstance(new, msgspec.Struct):
-        _compare(old, new, here, ops)
+        _compare(old, new, path, ops)
     elif isinstance(new, tuple | list) and len(new) > len(old) and _begins_with(new, old):
-        path = jsonpatch.pointer((*here, "-"))
-        ops += [{"op": "add", "path": path, "value": item} for item in new[len(old) :]]
+        end = jsonpatch.pointer((*path, "-"))
+        ops += [{"op": "add", "path": end, "value": item} for item in new[len(old) :]]
     elif isinstance(new, dict):
         gone = [key for key in old if key not in new]
-        ops += [{"op": "remove", "path": jsonpatch.pointer((*here, key))} for key in gone]
+        ops += [{"op": "remove", "path": jsonpatch.pointer((*path, key))} for key in gone]
         for key, value in new.items():
             if key not in old:
-                ops.append({"op": "add", "path": jsonpatch.pointer((*here, key)), "value": value})
+                ops.append({"op": "add", "path": jsonpatch.pointer((*path, key)), "value": value})
             elif not _is_same(old[key], value):
-                _change(old[key], value, (*here, key), ops)
+                _change(old[key], value, (*path, key), ops)
     else:
-        ops.append({"op": "replace", "path": jsonpatch.pointer(here), "value": new})
+        ops.append({"op": "replace", "path": jsonpatch.pointer(path), "value": new})
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -107,7 +107,7 @@ NEW: Final = New()
 def match(journal: Journal, request: Request) -> Match:
     """Find a request in the log, as far as it has been read. Nothing is changed."""
     path, index, lineage = request.branch.path, request.index, journal.life.lineage
-    if journal.retries.left:
+    if journal.retries.abandoned_calls:
         earlier = journal.retries.done_before(path, lambda x: request.is_recorded_in(x, 0, lineage))
         if earlier is not None:
             return Recorded((path, earlier[0]), earlier[1])

@@ -110,18 +110,20 @@ class ParamSchema(Struct, frozen=True):
             found.append(Parameter("more", type_of(more, defs), kind="more"))
         return cls(tuple(found), defs=defs)
 
-    def check(self, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    def check(self, arguments: Mapping[str, Any], what: str) -> dict[str, Any]:
         """JSON values by name, with defaults filled in; InvalidInput that lists all that is wrong."""
         named = {p.name: p for p in self.parameters if p.kind in ("named", "positional")}
         loose = any(p.kind == "more" for p in self.parameters)
         wrong = [
-            f"{name!r} is not a parameter" for name in given if name not in named and not loose
+            f"{name!r} is not a parameter" for name in arguments if name not in named and not loose
         ]
-        wrong += [f"{n!r} is missing" for n, p in named.items() if p.is_required and n not in given]
-        for name in given.keys() & named.keys():
+        wrong += [
+            f"{n!r} is missing" for n, p in named.items() if p.is_required and n not in arguments
+        ]
+        for name in arguments.keys() & named.keys():
             try:
                 if named[name].type is not Any:
-                    msgspec.convert(given[name], named[name].type)
+                    msgspec.convert(arguments[name], named[name].type)
             except msgspec.ValidationError as error:
                 wrong.append(f"{name!r} is wrong: {error}")
         if wrong:
@@ -130,7 +132,7 @@ class ParamSchema(Struct, frozen=True):
                 f"{what} was given wrong input: {'; '.join(sorted(wrong))}. It takes {takes}"
             )
         defaults = {n: p.default for n, p in named.items() if p.has_default}
-        return {**defaults, **given}
+        return {**defaults, **arguments}
 
 
 def _parameter(name: str, schema: Any, required: bool, defs: Mapping[str, Any]) -> Parameter:

@@ -72,26 +72,26 @@ class Knowledge(Protocol):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def apply(patch: StatePatch, known: S, *, time: int = 0) -> S:
+def apply(patch: StatePatch, knowledge: S, *, time: int = 0) -> S:
     """The same value with the patch taken in. Facts and artifacts without a time get this one."""
-    return replace(known, **changed(patch, known, time=time))  # type: ignore[arg-type]
+    return replace(knowledge, **changed(patch, knowledge, time=time))  # type: ignore[arg-type]
 
 
-def changed(patch: StatePatch, known: Knowledge, *, time: int = 0) -> dict[str, Any]:
+def changed(patch: StatePatch, knowledge: Knowledge, *, time: int = 0) -> dict[str, Any]:
     """The fields that the patch changes, with their new values."""
     new: dict[str, Any] = {}
     if patch.plan is not None:
         new["plan"] = patch.plan
     if patch.facts:
-        new["facts"] = (*known.facts, *(stamped(fact, time) for fact in patch.facts))
+        new["facts"] = (*knowledge.facts, *(stamped(fact, time) for fact in patch.facts))
     if patch.artifacts:
-        new["artifacts"] = (*known.artifacts, *(stamped(x, time) for x in patch.artifacts))
+        new["artifacts"] = (*knowledge.artifacts, *(stamped(x, time) for x in patch.artifacts))
     if patch.notes:
-        new["notes"] = FrozenDict({**known.notes, **kept(patch.notes)})
+        new["notes"] = FrozenDict({**knowledge.notes, **kept(patch.notes)})
     if patch.questions or patch.closed:
-        new["questions"] = _with(known.questions, patch.questions, patch.closed)
+        new["questions"] = _with(knowledge.questions, patch.questions, patch.closed)
     if patch.flags or patch.cleared:
-        new["flags"] = _with(known.flags, patch.flags, patch.cleared)
+        new["flags"] = _with(knowledge.flags, patch.flags, patch.cleared)
     return new
 
 
@@ -103,6 +103,6 @@ def stamped(part: T, time: int) -> T:
     return part if part.time or not time else replace(part, time=time)
 
 
-def _with(known: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
-    left = [text for text in known if text not in removed]
-    return (*left, *dict.fromkeys(text for text in added if text not in left))
+def _with(texts: Sequence[str], added: Sequence[str], removed: Sequence[str]) -> tuple[str, ...]:
+    remaining = [text for text in texts if text not in removed]
+    return (*remaining, *dict.fromkeys(text for text in added if text not in remaining))

@@ -136,13 +136,13 @@ class Checkpoint(Struct, frozen=True):
             microseconds(self.max_age, "Checkpoint.max_age")
 
     @classmethod
-    def of(cls, given: object) -> Checkpoint:
+    def of(cls, value: object) -> Checkpoint:
         """The checkpoint that a strategy's name, or a Checkpoint, declares."""
-        if isinstance(given, Checkpoint):
-            return given
-        if isinstance(given, str):
-            return cls(given)
-        raise InvalidInput(f"checkpoint must be a strategy's name or a Checkpoint, not {given!r}")
+        if isinstance(value, Checkpoint):
+            return value
+        if isinstance(value, str):
+            return cls(value)
+        raise InvalidInput(f"checkpoint must be a strategy's name or a Checkpoint, not {value!r}")
 
     @property
     def at_step(self) -> bool:

@@ -38,12 +38,12 @@ class OpenWait(NamedTuple):
     several: int = 1
     child: str = ""
 
-    def is_over(self, journal: Journal, now: int, ended: Collection[str] = ()) -> bool:
-        """Whether the branch can continue. `ended` names child runs that have ended."""
+    def is_over(self, journal: Journal, now: int, ended_children: Collection[str] = ()) -> bool:
+        """Whether the branch can continue. `ended_children` names child runs that have ended."""
         if self.until is not None and now >= self.until:
             return True
         if self.kind == "child":
-            return self.child in ended
+            return self.child in ended_children
         entry = journal.entries.get(self.place)
         if self.kind == "approval":
             return entry is not None and entry.approval is not None
@@ -67,16 +67,16 @@ def first_ends(journal: Journal, places: Sequence[Place], now: int) -> Sequence[
     came = []
     for n, (place, entry) in enumerate(zip(places, entries, strict=True)):
         assert entry.wait is not None
-        ended = _READY[entry.wait.wait](journal, place, entry)
-        if ended is not None:
-            came.append(((0, ended.source), n, ended))
+        end = _READY[entry.wait.wait](journal, place, entry)
+        if end is not None:
+            came.append(((0, end.source), n, end))
         elif entry.wait.until is not None and entry.wait.until <= now:
             came.append(((1, entry.wait.until), n, wait_ended(place, entry, "time")))
     if not came:
         return None
-    _, winner, ended = min(came, key=lambda x: x[:2])
+    _, winner, end = min(came, key=lambda x: x[:2])
     return [
-        ended if n == winner else wait_ended(place, entry, LOST)
+        end if n == winner else wait_ended(place, entry, LOST)
         for n, (place, entry) in enumerate(zip(places, entries, strict=True))
     ]
 
@@ -99,9 +99,9 @@ def _never(_journal: Journal, _place: Place, _entry: Entry) -> e.WaitEnded | Non
 def _signal(journal: Journal, place: Place, entry: Entry) -> e.WaitEnded | None:
     """The oldest signal of this name (or of one of several) that no wait has consumed."""
     assert entry.wait is not None
-    wanted = entry.wait.of or (entry.wait.name,)
+    names = entry.wait.of or (entry.wait.name,)
     for mail in journal.signals:
-        if mail.event.name in wanted:
+        if mail.event.name in names:
             return e.WaitEnded(
                 branch=place[0],
                 index=place[1],

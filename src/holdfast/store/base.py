@@ -432,7 +432,7 @@ class Store(Protocol):
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         """Claim runs that are due: new, woken, or left by a worker whose lease expired.
@@ -442,7 +442,7 @@ class Store(Protocol):
         """
         ...
 
-    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+    def renew(self, leases: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         """Extend leases given as (run id, epoch); the ids that are lost (expired or claimed by others)."""
         ...
 
@@ -455,7 +455,7 @@ class Store(Protocol):
         ...
 
     def runs(
-        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+        self, filter: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
         """Newest first. The last row's `cursor` is where the next page starts."""
         ...
@@ -481,7 +481,7 @@ class Store(Protocol):
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,

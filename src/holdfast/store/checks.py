@@ -85,12 +85,12 @@ def check_priority(priority: object) -> int:
     )
 
 
-def check_wanted(wanted: Sequence[ClaimFilter]) -> Sequence[ClaimFilter]:
+def check_claim_filters(filters: Sequence[ClaimFilter]) -> Sequence[ClaimFilter]:
     """What a worker asks for, or InvalidInput for text that no run can have."""
-    for one in wanted:
+    for one in filters:
         check_text("agent", one.agent)
         check_text("code version", one.code_version)
-    return wanted
+    return filters
 
 
 def check_append(work: Append) -> None:
@@ -138,8 +138,8 @@ def check_whole(what: str, number: object, *, least: int = -(2**63)) -> int:
     raise InvalidInput(f"{what} must be a whole number, not {number!r}")
 
 
-def check_filter(which: Filter) -> None:
+def check_filter(filter: Filter) -> None:
     """InvalidInput for text that no run can have."""
-    check_text("status", which.status)
-    check_text("agent", which.agent)
-    check_text("parent", which.parent)
+    check_text("status", filter.status)
+    check_text("agent", filter.agent)
+    check_text("parent", filter.parent)

@@ -223,21 +223,21 @@ class GroupCommit(Generic[W]):
 
     # ── leading ──────────────────────────────────────────────────────────────────────────
 
-    def _lead(self, own: Ticket[W] | None) -> None:
-        """Commit batches until `own` is resolved (a thread of ours: until none is left)."""
-        while own is None or not own.settled:
+    def _lead(self, own_ticket: Ticket[W] | None) -> None:
+        """Commit batches until `own_ticket` is resolved (a thread of ours: until none is left)."""
+        while own_ticket is None or not own_ticket.settled:
             if not self._batch:
                 with self._mutex:
                     self._take()
                 if not self._batch:
                     break
             batch = self._batch
-            if own is not None and batch == [own]:
+            if own_ticket is not None and batch == [own_ticket]:
                 try:  # only the caller has to be notified, and it is here
-                    own.error = self._commit((own.work,))[0]
+                    own_ticket.error = self._commit((own_ticket.work,))[0]
                 except Exception as error:  # noqa: BLE001 - the caller gets it
-                    own.error = error
-                own.settled = True
+                    own_ticket.error = error
+                own_ticket.settled = True
             else:
                 self._settle(batch)
             self._batch = []

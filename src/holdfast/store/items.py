@@ -97,17 +97,15 @@ def find(store: Store, run_id: str, collection: str, key: str) -> tuple[Record, 
     return None if seq is None else _at(store, run_id, seq, (collection, key, version))
 
 
-def _at(
-    store: Store, run_id: str, seq: int, wanted: tuple[str, str, int]
-) -> tuple[Record, ItemPut]:
+def _at(store: Store, run_id: str, seq: int, item: tuple[str, str, int]) -> tuple[Record, ItemPut]:
     """The event with which an item was put. The index is not part of the hash chain: it is checked against the event."""
     record = next(checked(store, run_id, seq - 1, limit=1), None)
     if record is None:
         raise LogDamaged(run_id, seq, "it is missing")
     event = log.read_event(run_id, record)
-    if isinstance(event, ItemPut) and (event.collection, event.key, event.number) == wanted:
+    if isinstance(event, ItemPut) and (event.collection, event.key, event.number) == item:
         return record, event
-    raise LogDamaged(run_id, seq, f"it should be item {wanted[1]!r} of {wanted[0]}")
+    raise LogDamaged(run_id, seq, f"it should be item {item[1]!r} of {item[0]}")
 
 
 def newest_items(

@@ -191,5 +191,5 @@ def _sqlite(where: str) -> tuple[str, str]:
     return _path(path), synchronous
 
 
-def _path(given: str) -> str:
-    return os.path.expanduser(given) if given else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is not a path
+def _path(path: str) -> str:
+    return os.path.expanduser(path) if path else str(DEFAULT_FILE)  # noqa: PTH111 - :memory: is not a path

@@ -36,11 +36,11 @@ Through = Callable[[Iterable[Record]], Iterable[Record]]
 
 
 def all_runs(
-    store: Store, which: Filter, *, page: int | None = None, cursor: int | None = None
+    store: Store, filter: Filter, *, page: int | None = None, cursor: int | None = None
 ) -> Iterator[RunRow]:
     """The rows of these runs, newest first, or those after a cursor; page by page."""
     limit = RUNS_PAGE if page is None else page
-    while rows := store.runs(which, limit=limit, cursor=cursor):
+    while rows := store.runs(filter, limit=limit, cursor=cursor):
         yield from rows
         if len(rows) < limit:
             return
@@ -121,7 +121,7 @@ def end_of(store: Store, row: RunRow) -> tuple[Record, Ended]:
 LATELY: Final = 100
 Reads = Callable[[Store, str], list[Record]]
 """What is read of a run's log, in order and checked: its last event at least."""
-Found = Callable[[Record], bool]
+RecordPredicate = Callable[[Record], bool]
 
 
 def the_end(store: Store, run_id: str) -> list[Record]:
@@ -140,9 +140,9 @@ def what_is_open(store: Store, run_id: str) -> list[Record]:
     return open_tail(run_id, newest_first(store, run_id))
 
 
-def open_until(found: Found) -> Reads:
+def open_until(stop_at: RecordPredicate) -> Reads:
     """The same, but no further than to what is asked about."""
-    return lambda store, run_id: open_tail(run_id, newest_first(store, run_id), found)
+    return lambda store, run_id: open_tail(run_id, newest_first(store, run_id), stop_at)
 
 
 def everything(store: Store, run_id: str) -> list[Record]:
@@ -151,47 +151,47 @@ def everything(store: Store, run_id: str) -> list[Record]:
 
 
 def open_tail(
-    run_id: str, newest_first: Iterable[Record], found: Found | None = None
+    run_id: str, newest_first: Iterable[Record], stop_at: RecordPredicate | None = None
 ) -> list[Record]:
-    """The end of a log, as far back as anything in it may be open; or until `found`. In order."""
-    taken: list[Record] = []
+    """The end of a log, as far back as anything in it may be open; or until `stop_at` is true of a record. In order."""
+    records: list[Record] = []
     since: int | None = None
     for record in newest_first:
         if since is not None and record.time < since:
             break
-        taken.append(record)
-        if record.kind == e.RunRestarted.stored_as or (found is not None and found(record)):
+        records.append(record)
+        if record.kind == e.RunRestarted.stored_as or (stop_at is not None and stop_at(record)):
             break
         if since is None and record.kind == e.RunSuspended.stored_as:
             event = log.read_event(run_id, record)
             since = event.open_since if isinstance(event, e.RunSuspended) else None
-    taken.reverse()
-    return taken
+    records.reverse()
+    return records
 
 
-def begins_request(request: str) -> Found:
+def begins_request(request: str) -> RecordPredicate:
     """Whether a record is the beginning of the request that people call so."""
 
-    def found(record: Record) -> bool:
+    def matches(record: Record) -> bool:
         if record.kind != e.WaitBegan.stored_as:
             return False
         event = record.event
         return isinstance(event, e.WaitBegan) and request_id((event.branch, event.index)) == request
 
-    return found
+    return matches
 
 
-def tells_of_call(call: int | str) -> Found:
+def tells_of_call(call: int | str) -> RecordPredicate:
     """Whether a record says how far the call has come that is named by its step, or by its place."""
 
-    def found(record: Record) -> bool:
+    def matches(record: Record) -> bool:
         if record.kind not in _CALLS:
             return False
         event = record.event
         assert isinstance(event, e.CallStarted | e.CallSucceeded | e.CallFailure)
         return call in (event.step, request_id((event.branch, event.index)))
 
-    return found
+    return matches
 
 
 _CALLS: Final = {e.CallStarted.stored_as, e.CallSucceeded.stored_as, e.CallFailure.stored_as}

@@ -19,30 +19,30 @@ _PLACE: Final = r"""(?x)
 
 def without_password(url: str) -> str:
     """The same for people to read, with MASK for the password."""
-    return re.sub(_PLACE, lambda found: _replaced(found, MASK), url)
+    return re.sub(_PLACE, lambda match: _replaced(match, MASK), url)
 
 
 def has_masked_password(url: str) -> bool:
     """Whether the password of this URL is MASK."""
-    return any(_is_masked(found) for found in re.finditer(_PLACE, url))
+    return any(_is_masked(match) for match in re.finditer(_PLACE, url))
 
 
 def with_password(url: str, password: str) -> str:
     """The URL with this password in place of MASK."""
     if "://" in url:
-        written = quote(password, safe="")
+        replacement = quote(password, safe="")
     else:
         escaped = password.replace("\\", "\\\\").replace("'", "\\'")
-        written = f"'{escaped}'"
+        replacement = f"'{escaped}'"
     return re.sub(
-        _PLACE, lambda found: _replaced(found, written) if _is_masked(found) else found[0], url
+        _PLACE, lambda match: _replaced(match, replacement) if _is_masked(match) else match[0], url
     )
 
 
-def _is_masked(found: re.Match[str]) -> bool:
-    return found[0] == _replaced(found, MASK)
+def _is_masked(match: re.Match[str]) -> bool:
+    return match[0] == _replaced(match, MASK)
 
 
-def _replaced(found: re.Match[str], password: str) -> str:
+def _replaced(match: re.Match[str], password: str) -> str:
     """The place of a password, with another one."""
-    return f"{found['user']}:{password}@" if found["user"] else f"{found['key']}{password}"
+    return f"{match['user']}:{password}@" if match["user"] else f"{match['key']}{password}"

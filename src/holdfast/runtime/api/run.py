@@ -344,9 +344,9 @@ class Run(RunBase):
     def _wait(self, request: WaitCondition) -> e.WaitEnded:
         return self._first([request])[1]
 
-    def _first(self, asked: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
+    def _first(self, conditions: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, asked))
+        first: tuple[int, e.WaitEnded] = drive_here(here, wait_first(here, conditions))
         return first
 
     def checkpoint(self) -> None:
@@ -360,8 +360,8 @@ class Run(RunBase):
 
     def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
-        ended = self._wait(signals([signal], timeout))
-        return value_of(self._session, ended)
+        end = self._wait(signals([signal], timeout))
+        return value_of(self._session, end)
 
     def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -371,18 +371,18 @@ class Run(RunBase):
         A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        asked = any_of(waits, timeout)
-        return choice_of(self._session, asked, self._first(asked))
+        conditions = any_of(waits, timeout)
+        return choice_of(self._session, conditions, self._first(conditions))
 
     def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
-        ended = self._wait(approval(prompt, show, timeout))
-        return consent_of(self._session, prompt, ended)
+        end = self._wait(approval(prompt, show, timeout))
+        return consent_of(self._session, prompt, end)
 
     def ask(self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None) -> Any:
         """Ask a person a question; returns the answer, or None after the timeout."""
-        ended = self._wait(question(prompt, options, timeout))
-        return value_of(self._session, ended)
+        end = self._wait(question(prompt, options, timeout))
+        return value_of(self._session, end)
 
     def map(
         self, fn: Callable[[U], T], items: Iterable[U], *, threads: int = MAP_THREADS
@@ -402,12 +402,12 @@ class AsyncRun(RunBase):
     """The run, as its agent (an `async def`) sees it."""
 
     async def _wait(self, request: WaitCondition) -> e.WaitEnded:
-        _, ended = await self._first([request])
-        return ended
+        _, end = await self._first([request])
+        return end
 
-    async def _first(self, asked: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
+    async def _first(self, conditions: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
         here = self._here
-        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, asked))
+        first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, conditions))
         return first
 
     async def checkpoint(self) -> None:
@@ -421,8 +421,8 @@ class AsyncRun(RunBase):
 
     async def wait_for(self, signal: str, *, timeout: float | None = None) -> Any:
         """Wait for a signal; returns its value, or None after the timeout. A signal sent before the wait is kept."""
-        ended = await self._wait(signals([signal], timeout))
-        return value_of(self._session, ended)
+        end = await self._wait(signals([signal], timeout))
+        return value_of(self._session, end)
 
     async def wait_any(
         self, *waits: str | Approval | Question | Timer, timeout: float | None = None
@@ -432,20 +432,20 @@ class AsyncRun(RunBase):
         A name means a signal. The others are cancelled: a late decision about them is refused,
         and a late signal is kept for the next wait.
         """
-        asked = any_of(waits, timeout)
-        return choice_of(self._session, asked, await self._first(asked))
+        conditions = any_of(waits, timeout)
+        return choice_of(self._session, conditions, await self._first(conditions))
 
     async def approve(self, prompt: str, *, show: Any = None, timeout: float | None = None) -> bool:
         """Ask a person to approve. Raises Rejected after a rejection, or after the timeout."""
-        ended = await self._wait(approval(prompt, show, timeout))
-        return consent_of(self._session, prompt, ended)
+        end = await self._wait(approval(prompt, show, timeout))
+        return consent_of(self._session, prompt, end)
 
     async def ask(
         self, prompt: str, *, options: Iterable[str] = (), timeout: float | None = None
     ) -> Any:
         """Ask a person a question; returns the answer, or None after the timeout."""
-        ended = await self._wait(question(prompt, options, timeout))
-        return value_of(self._session, ended)
+        end = await self._wait(question(prompt, options, timeout))
+        return value_of(self._session, end)
 
     @overload
     async def map(self, fn: Callable[[U], Awaitable[T]], items: Iterable[U]) -> list[T]: ...

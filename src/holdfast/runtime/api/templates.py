@@ -17,27 +17,27 @@ _KNOWN: Final = "state.…, input.…, stage, run.id"
 _BRACES: Final = "write {{ and }} for literal braces"
 
 
-def render(template: str, known: Mapping[str, Any], *, declared: Collection[str] = ()) -> str:
-    """Fill in a template; `known` is what its names stand for.
+def render(template: str, values: Mapping[str, Any], *, declared: Collection[str] = ()) -> str:
+    """Fill in a template; `values` is what its names stand for.
 
     Something in the state that is not set is empty, as it is None for code; if the agent has `declared` the fields of
     its state, another one is an error, as it is for code.
     """
-    return _Formatter(known, declared).fill(template)
+    return _Formatter(values, declared).fill(template)
 
 
 def check(template: str, what: str, inputs: Iterable[str]) -> None:
     """InvalidInput if a template cannot be filled in, whatever the state: for one that is declared."""
-    known = {"state": {}, "input": dict.fromkeys(inputs, ""), "stage": "", "run": {"id": ""}}
+    values = {"state": {}, "input": dict.fromkeys(inputs, ""), "stage": "", "run": {"id": ""}}
     try:
-        render(template, known)
+        render(template, values)
     except InvalidInput as error:
         raise InvalidInput(f"{what}: {error}") from None
 
 
 class _Formatter(string.Formatter):
-    def __init__(self, known: Mapping[str, Any], declared: Collection[str]) -> None:
-        self._known, self._declared = known, declared
+    def __init__(self, values: Mapping[str, Any], declared: Collection[str]) -> None:
+        self._values, self._declared = values, declared
 
     def fill(self, template: str) -> str:
         try:
@@ -49,9 +49,9 @@ class _Formatter(string.Formatter):
 
     def get_field(self, field_name: str, *_args: Any) -> tuple[Any, str]:
         root, *keys = field_name.split(".")
-        if root not in self._known or (root == "stage") == bool(keys):
+        if root not in self._values or (root == "stage") == bool(keys):
             raise _unknown(field_name, _KNOWN)
-        value = self._known[root]
+        value = self._values[root]
         if root == "state" and self._declared and keys[0] not in self._declared:
             raise _unknown(field_name, ", ".join(self._declared))
         if root in ("input", "run") and keys[0] not in value:
@@ -70,8 +70,10 @@ class _Formatter(string.Formatter):
         )
 
 
-def _unknown(field_name: str, known: str) -> InvalidInput:
-    return InvalidInput(f"{{{field_name}}} is unknown in a template; known: {known}; {_BRACES}")
+def _unknown(field_name: str, known_names: str) -> InvalidInput:
+    return InvalidInput(
+        f"{{{field_name}}} is unknown in a template; known: {known_names}; {_BRACES}"
+    )
 
 
 def _item(value: Any, key: str) -> Any:

@@ -123,16 +123,16 @@ def _as_approved(request: CallRequest, entry: Entry) -> CallRequest:
     decision, spec = entry.approval, request.spec
     if decision is None or decision.args is None:
         return request
-    given: dict[str, Any] = values.decode(request.session.unwrap(decision.args))
-    asked: dict[str, Any] = values.decode(request.args)
+    edited: dict[str, Any] = values.decode(request.session.unwrap(decision.args))
+    requested: dict[str, Any] = values.decode(request.args)
     bound = dict(request.bound)
     who = decision.by or "a person"
-    for name, value in given.items():
-        if name not in asked:
+    for name, value in edited.items():
+        if name not in requested:
             raise InvalidInput(
                 f"{spec.name} was not called: it has no parameter {name!r}, which {who} gave"
             )
-        if values.canonical(value) == values.canonical(asked[name]):
+        if values.canonical(value) == values.canonical(requested[name]):
             continue
         try:
             codec = values.codec_of(spec.params.types.get(name, Any))

@@ -106,9 +106,9 @@ def _limited(
 
 def _wait_for_child(request: CallRequest, child: RunWaiting) -> Never:
     """The child run is suspended, or another worker executes it: its end wakes this run."""
-    below = child.waits or (WaitingFor("other", child.waiting_for),)
+    child_waits = child.waits or (WaitingFor("other", child.waiting_for),)
     waiting = WaitingFor(
-        "child", request.spec.name, run_id=child.run_id, how=child.how, child=below
+        "child", request.spec.name, run_id=child.run_id, how=child.how, child=child_waits
     )
     wait = OpenWait(request.place, "child", child=child.run_id)
     yield from park(request.session, wait, suspended(request.session.run_id, waiting))
@@ -122,17 +122,17 @@ def _attempt(
     spec, session = request.spec, request.branch.session
     intent: e.CallStarted | None = None
     if spec.has_intent:
-        taken = yield from record_intent(request, number, step, approval)
-        if not isinstance(taken, e.CallStarted):
-            return taken.value
-        intent = taken
+        recorded = yield from record_intent(request, number, step, approval)
+        if not isinstance(recorded, e.CallStarted):
+            return recorded.value
+        intent = recorded
         step = intent.step
-    started = session.store.now()
+    started_at = session.store.now()
     session.check_lease()
     timeout, by_deadline = _time_limit(request)
     try:
         if spec.effect == Effect.TRANSACTIONAL:
-            return (yield from _transact(request, number, step, started, timeout))
+            return (yield from _transact(request, number, step, started_at, timeout))
         raw: object = yield Invoke(
             session,
             spec.body,
@@ -149,20 +149,20 @@ def _attempt(
         if spec.effect == Effect.CHILD and isinstance(error, Diverged):
             code = waiting_for_code(error)
             yield from _wait_for_child(request, run_waiting(error.run_id, code))
-        if spec.effect == Effect.CHILD and _ended_by_limit(session.stopped):
-            raise session.stopped from None  # not the child's failure: it continues when this run does
+        if spec.effect == Effect.CHILD and _ended_by_limit(session.stop_signal):
+            raise session.stop_signal from None  # not the child's failure: it continues when this run does
         settled = yield from lost_response(request, intent, error, number, tries)
         if settled is not None:
             return (yield from replay(request, settled))
-        return (yield from _failed(request, error, number, step, started, tries))
+        return (yield from _failed(request, error, number, step, started_at, tries))
     except TaskCancelled as cut:
         cut.began = cut.began or _may_have_happened(request, number)
         if cut.began:
             settled = yield from given_up(request, intent, number, str(cut))
             if settled is not None:
                 return (yield from replay(request, settled))
-        yield from record_cancelled(request, cut, number, step, started)
-    result, receipt, blobs = receipt_of(request, raw, number, step, started)
+        yield from record_cancelled(request, cut, number, step, started_at)
+    result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
     yield from _record_receipt(request, receipt, blobs)
     if receipt.unavailable:
         raise result_lost(request, receipt.unavailable, receipt.step)
@@ -188,8 +188,8 @@ def _filled(request: CallRequest, intent: e.CallStarted | None) -> dict[str, Any
     return {**request.bound, "idempotency_key": intent.key if intent else request.own_key}
 
 
-def _ended_by_limit(stopped: BaseException | None) -> TypeGuard[Stop]:
-    return isinstance(stopped, Stop) and stopped.reason in REASONS
+def _ended_by_limit(signal: BaseException | None) -> TypeGuard[Stop]:
+    return isinstance(signal, Stop) and signal.reason in REASONS
 
 
 def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
@@ -202,14 +202,16 @@ def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
     at = None if created is None else created.deadline_at
     if at is None or spec.is_async or spec.effect == Effect.CHILD or request.undoes:
         return spec.timeout, False
-    left = max(0, at - request.session.store.now()) / MICROSECONDS
+    remaining = max(0, at - request.session.store.now()) / MICROSECONDS
     return (
-        (spec.timeout, False) if spec.timeout is not None and spec.timeout < left else (left, True)
+        (spec.timeout, False)
+        if spec.timeout is not None and spec.timeout < remaining
+        else (remaining, True)
     )
 
 
 def _transact(
-    request: CallRequest, number: int, step: int, started: int, timeout: float | None
+    request: CallRequest, number: int, step: int, started_at: int, timeout: float | None
 ) -> Flow[Any]:
     """The tool's writes and its receipt commit in one transaction of the store's database."""
     spec, session = request.spec, request.session
@@ -226,7 +228,7 @@ def _transact(
             name=spec.name,
             result=value,
             attempt=number,
-            duration_us=session.store.now() - started,
+            duration_us=session.store.now() - started_at,
         )
         work = Commit([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
         return result, session.writer.commit(work, None)
@@ -253,7 +255,7 @@ def _transact(
 
 
 def receipt_of(
-    request: CallRequest, raw: Any, number: int, step: int, started: int
+    request: CallRequest, raw: Any, number: int, step: int, started_at: int
 ) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
     """The result as code sees it, and the receipt with what is kept outside the log."""
     spec, session = request.spec, request.branch.session
@@ -263,7 +265,7 @@ def receipt_of(
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(request)
-    duration_us = session.store.now() - started
+    duration_us = session.store.now() - started_at
     note_duration(spec.name, duration_us)
     receipt = e.CallSucceeded(
         branch=request.branch.path,
@@ -306,7 +308,7 @@ def _hold_receipt(
 
 
 def _failed(
-    request: CallRequest, error: Exception, number: int, step: int, started: int, tries: int
+    request: CallRequest, error: Exception, number: int, step: int, started_at: int, tries: int
 ) -> Flow[e.CallFailure]:
     """Record the failure; return it if another attempt is due, raise it if not."""
     spec, session = request.spec, request.session
@@ -330,7 +332,7 @@ def _failed(
         has_intent=spec.has_intent,
         attempt=number,
         retry_at=retry_at,
-        duration_us=now - started,
+        duration_us=now - started_at,
         usage=usage if isinstance(usage, Usage) else None,
     )
     final = retry_at is None

@@ -60,11 +60,11 @@ def end_iteration(
     make: Callable[[int], e.IterationEnded],
     *,
     changed: bool = False,
-    over: bool = False,
+    ends_run: bool = False,
 ) -> Flow[e.IterationEnded]:
     """Mark the end of an iteration; returns its event: what `make` gives for this place, or the recorded one.
 
-    `changed` says that the phase did; `over`, that the run ends with it, in one commit.
+    `changed` says that the phase did; `ends_run`, that the run ends with it, in one commit.
     """
     session, request = branch.session, IterationRequest(branch, branch.take(), branch.forked, 1)
     if branch.path:
@@ -83,11 +83,11 @@ def end_iteration(
     event = make(request.index)
     if request.forks:
         event = replace(event, forks=request.forks)
-    wanted = _is_snapshot_due(session)
-    if not over and (wanted or is_due(session, iteration=True, changed=changed)):
+    snapshot_due = _is_snapshot_due(session)
+    if not ends_run and (snapshot_due or is_due(session, iteration=True, changed=changed)):
         seq: int = yield from commit(session, [event])
         session.view.show(seq)  # as on replay: what came from outside is seen from here on
-        if wanted and session.journal.forgets:
+        if snapshot_due and session.journal.forgets:
             yield Invoke(session, save, {"session": session}, branch, False)
     else:
         session.buffer(replace(event, buffered=True))

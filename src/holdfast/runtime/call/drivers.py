@@ -433,7 +433,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
         try:
-            await lines.leaving.stay()
+            await lines.supervisor.stay()
             break  # not again: the suspension itself is written while the run is leaving
         except asyncio.CancelledError as cut:
             if session.is_ending:

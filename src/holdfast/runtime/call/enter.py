@@ -27,24 +27,24 @@ from holdfast.runtime.log.lease import under_way
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a declared function from wherever we are. For async ones, something to await."""
-    here = CURRENT.get()
-    if type(here) is not Branch:
-        return _outside(here, spec, args, kwargs)
+    current = CURRENT.get()
+    if type(current) is not Branch:
+        return _outside(current, spec, args, kwargs)
     if type(spec) is AgentSpec:
-        spec = _as_child(spec, here)
+        spec = _as_child(spec, current)
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
-        return _to_await(here, spec, bound)
-    request, entry = ask(here, spec, bound)
+        return _to_await(current, spec, bound)
+    request, entry = ask(current, spec, bound)
     if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(request, entry)  # as the flow would, without driving one: all of replay
     try:
         try:
             return drive(answer(request, entry))
         except LookAgain:
-            return drive(proceed(request, here.session.log.entry(*request.place)))
+            return drive(proceed(request, current.session.log.entry(*request.place)))
     except Suspend as signal:
-        here.suspend(signal)
+        current.suspend(signal)
         raise
 
 
@@ -64,7 +64,7 @@ async def _answered(request: CallRequest, entry: Entry) -> Any:
 
 
 def _outside(
-    here: Inside | None,
+    current: Inside | None,
     spec: CallSpec | AgentSpec,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -75,10 +75,10 @@ def _outside(
             f"{spec.name} is an agent: run it with hf.run({spec.name}, id=…, …), or call it inside "
             "another agent. A plain call would not be durable"
         )
-    if here is not None:
-        nested(here, spec)
-        if here.instead is not None:
-            return here.instead(spec, args, _with_key(spec, kwargs))
+    if current is not None:
+        nested(current, spec)
+        if current.instead is not None:
+            return current.instead(spec, args, _with_key(spec, kwargs))
     elif runs := under_way():
         _warn_of_loss(spec, runs)
     return spec.fn(*args, **_with_key(spec, kwargs))

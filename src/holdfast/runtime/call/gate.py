@@ -31,12 +31,12 @@ from holdfast.words.waiting import suspended
 
 def gate(session: Session) -> None:
     """May a new call start? Cancellation, undo, pause, deadline and budget, in this order."""
-    if session.stopped is not None:
-        raise session.stopped
+    if session.stop_signal is not None:
+        raise session.stop_signal
     if session.only_replay is not None:
         raise session.end_of_replay()
     if session.lineage.parent is not None:
-        _gate_above(session)
+        _gate_ancestors(session)
     if session.journal.life.may_stop_calls:
         _gate_own(session)
 
@@ -70,26 +70,26 @@ def _gate_own(session: Session) -> None:
         raise session.stop(undone())
 
 
-def _gate_above(session: Session) -> None:
+def _gate_ancestors(session: Session) -> None:
     """Every run above this one that must end is stopped, and this one for the same reason.
 
     Asked before the run's own limits, which are no wider: so the parent, too, ends by its limit and not by
     the failure of its child.
     """
     found: Stop | None = None
-    for above in session.lineage.ancestors():
-        signal = _end_of(above)
+    for ancestor in session.lineage.ancestors():
+        signal = _end_of(ancestor)
         if signal is not None:
-            above.stop(signal)
-            found = found or Stop(signal.reason, f"run {above.run_id}: {signal.message}")
+            ancestor.stop(signal)
+            found = found or Stop(signal.reason, f"run {ancestor.run_id}: {signal.message}")
     if found is not None:
         raise session.stop(found)
 
 
 def _end_of(run: LiveRun) -> Stop | None:
     """Why a run must end, if it must."""
-    if isinstance(run.stopped, Stop):
-        return run.stopped
+    if isinstance(run.stop_signal, Stop):
+        return run.stop_signal
     if not run.journal.life.may_stop_calls:
         return None
     if run.journal.life.cancel is not None:
@@ -97,19 +97,19 @@ def _end_of(run: LiveRun) -> Stop | None:
     if is_overdue(run):
         return overdue()
     created = run.journal.life.created
-    over = use_of(run).exceeded() if created is not None and created.budget else ""
-    return _spent(over) if over else None
+    exceeded = use_of(run).exceeded() if created is not None and created.budget else ""
+    return _spent(exceeded) if exceeded else None
 
 
 def check_budget(session: Session, limits: dict[str, float]) -> None:
     """Stop the run if one of these limits is used up, by itself or by its children."""
-    over = use_of(session, limits).exceeded()
-    if over:
-        raise session.stop(_spent(over))
+    exceeded = use_of(session, limits).exceeded()
+    if exceeded:
+        raise session.stop(_spent(exceeded))
 
 
-def _spent(over: str) -> Stop:
-    return Stop("budget", f"the budget is used up: {over}")
+def _spent(exceeded: str) -> Stop:
+    return Stop("budget", f"the budget is used up: {exceeded}")
 
 
 def is_overdue(run: LiveRun) -> bool:
@@ -122,7 +122,7 @@ def is_overdue(run: LiveRun) -> bool:
 def end_by_deadline(session: Session) -> BaseException:
     """The run's deadline has passed while it was in a call: it ends, and so do runs above it that share it."""
     if session.lineage.parent is not None:
-        _gate_above(session)
+        _gate_ancestors(session)
     return session.stop(overdue())
 
 
@@ -138,11 +138,13 @@ def overdue() -> Stop:
 
 def cancellation(run: LiveRun) -> Stop:
     """The signal for a run that was cancelled, by a person or with its parent."""
-    asked = run.journal.life.cancel
-    if asked is not None and asked.reason:
-        return Stop(asked.reason, f"its parent has failed: {asked.why}")
-    who = f" by {asked.by}" if asked and asked.by else ""
-    return Stop("cancelled", f"cancelled{who}" + (f": {asked.why}" if asked and asked.why else ""))
+    request = run.journal.life.cancel
+    if request is not None and request.reason:
+        return Stop(request.reason, f"its parent has failed: {request.why}")
+    who = f" by {request.by}" if request and request.by else ""
+    return Stop(
+        "cancelled", f"cancelled{who}" + (f": {request.why}" if request and request.why else "")
+    )
 
 
 # ── limits over all workers ──────────────────────────────────────────────────────────────────
@@ -171,7 +173,7 @@ def within_limits(request: CallRequest, number: int, attempt: Callable[[], Flow[
                 session.store.limits.leave_seat(spec.name, holder)
 
 
-def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
+def _seat(request: CallRequest, holder: str, limit: int) -> Flow[None]:
     import random  # here, as few tools are limited
 
     session, spec = request.session, request.spec
@@ -179,14 +181,14 @@ def _seat(request: CallRequest, holder: str, most: int) -> Flow[None]:
 
     def take_seat() -> bool:
         return session.store.limits.take_seat(
-            spec.name, holder, run_id=session.run_id, epoch=session.epoch, limit=most
+            spec.name, holder, run_id=session.run_id, epoch=session.epoch, limit=limit
         )
 
     while not (yield from _ask(request, take_seat)):
         now = session.store.now()
         if now - since >= session.patience_us:
             wait_us = round(random.uniform(*SUSPENDED_SECONDS) * MICROSECONDS)  # noqa: S311 (only to spread)
-            room = WaitingFor("room", spec.name, limit=most, until=now + wait_us)
+            room = WaitingFor("room", spec.name, limit=limit, until=now + wait_us)
             signal = suspended(session.run_id, room, wake_at=now + wait_us)
             yield from park(session, OpenWait(request.place, "timer", now + wait_us), signal)
         yield Sleep(session, pause * random.uniform(0.5, 1.0))  # noqa: S311

@@ -102,34 +102,38 @@ def record_intent(
             recheck=None if request.undoes else gate,
             claims_key=claims,
         )
-    except KeyTaken as taken:
-        result = yield from _from_other_run(request, taken, step)
+    except KeyTaken as key_taken:
+        result = yield from _from_other_run(request, key_taken, step)
         return ResultOfOtherRun(result)
     return intent
 
 
-def _from_other_run(request: CallRequest, taken: KeyTaken, step: int) -> Flow[Any]:
+def _from_other_run(request: CallRequest, key_taken: KeyTaken, step: int) -> Flow[Any]:
     """Another run holds this key: the outcome of its call is ours too."""
     session, spec = request.session, request.spec
     try:
-        found = _holder(session.store, taken)
+        other_call = _holder(session.store, key_taken)
         raw = (
             b""
-            if found.result is None
-            else read_value(session.store, taken.run_id, found.result, seq=found.last_seq)
+            if other_call.result is None
+            else read_value(
+                session.store, key_taken.run_id, other_call.result, seq=other_call.last_seq
+            )
         )
     except LogDamaged as damage:
         raise session.stop(Abandon(damage)) from None
-    if found.name != spec.name or found.digest != request.digest:
+    if other_call.name != spec.name or other_call.digest != request.digest:
         raise InvalidInput(
-            f"{spec.name}: idempotency key {taken.key!r} was used by run {taken.run_id!r} for "
-            f"{found.name} with other arguments; a key identifies one action"
+            f"{spec.name}: idempotency key {key_taken.key!r} was used by run {key_taken.run_id!r} for "
+            f"{other_call.name} with other arguments; a key identifies one action"
         )
-    if found.status == "failed" and found.error is not None:
-        yield from _failed_elsewhere(request, found.error, step)
-    if found.status != "done" or found.result is None:
+    if other_call.status == "failed" and other_call.error is not None:
+        yield from _failed_elsewhere(request, other_call.error, step)
+    if other_call.status != "done" or other_call.result is None:
         at = session.store.now() + 5 * MICROSECONDS
-        waiting = WaitingFor("key", spec.name, until=at, run_id=taken.run_id, reason=taken.key)
+        waiting = WaitingFor(
+            "key", spec.name, until=at, run_id=key_taken.run_id, reason=key_taken.key
+        )
         signal = suspended(session.run_id, waiting, wake_at=at)
         yield from park(session, OpenWait(request.place, "timer", at), signal)
         raise AssertionError("unreachable")
@@ -144,22 +148,26 @@ def _from_other_run(request: CallRequest, taken: KeyTaken, step: int) -> Flow[An
         result=value,
         digest=digest,
         args=args,
-        unavailable=found.unavailable,
+        unavailable=other_call.unavailable,
     )
     yield from commit(session, [receipt], blobs=blobs, is_outcome=True)
-    if found.unavailable:
-        raise result_lost(request, found.unavailable, step)
+    if other_call.unavailable:
+        raise result_lost(request, other_call.unavailable, step)
     return spec.result.decode(raw)
 
 
-def _holder(store: Store, taken: KeyTaken) -> Call:
+def _holder(store: Store, key_taken: KeyTaken) -> Call:
     """The call of another run that holds a caller's own key, read from a log that is checked first."""
-    origin = log.origin(taken.run_id)
-    other = fold(RunState(), list(log.verify(taken.run_id, origin, store.read(taken.run_id))))
+    origin = log.origin(key_taken.run_id)
+    other = fold(
+        RunState(), list(log.verify(key_taken.run_id, origin, store.read(key_taken.run_id)))
+    )
     for call in other.calls:
-        if call.first_seq <= taken.seq <= call.last_seq and call.key == taken.key:
+        if call.first_seq <= key_taken.seq <= call.last_seq and call.key == key_taken.key:
             return call
-    raise LogDamaged(taken.run_id, taken.seq, f"no call there holds the key {taken.key!r}")
+    raise LogDamaged(
+        key_taken.run_id, key_taken.seq, f"no call there holds the key {key_taken.key!r}"
+    )
 
 
 def _failed_elsewhere(request: CallRequest, error: ErrorInfo, step: int) -> Flow[None]:

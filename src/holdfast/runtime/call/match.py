@@ -115,10 +115,10 @@ def find(request: CodeRequest) -> Recorded | Open | New:
             branch.index = request.index + request.count
 
 
-def _recorded_text(request: CodeRequest, found: Differs) -> str:
-    if found.entry is not None:
-        return recorded_text(found.entry, request.session.unwrap)
-    return "nothing" if found.place[0] == request.branch.path else "no branch here"
+def _recorded_text(request: CodeRequest, difference: Differs) -> str:
+    if difference.entry is not None:
+        return recorded_text(difference.entry, request.session.unwrap)
+    return "nothing" if difference.place[0] == request.branch.path else "no branch here"
 
 
 def intent_of_this_run(session: Session, entry: Entry) -> e.CallStarted | None:

@@ -278,7 +278,7 @@ def _was_unknown(request: CallRequest, number: int) -> bool:
 
 
 def record_cancelled(
-    request: CallRequest, cut: TaskCancelled, number: int, step: int, started: int | None = None
+    request: CallRequest, cut: TaskCancelled, number: int, step: int, started_at: int | None = None
 ) -> Never:
     """Record it, and raise the cancellation. A child run that is no longer awaited is cancelled too."""
     spec, session = request.spec, request.session
@@ -291,7 +291,7 @@ def record_cancelled(
         attempt=number,
         cut=True,
         forks_above=forks_above(session),
-        duration_us=0 if started is None else session.store.now() - started,
+        duration_us=0 if started_at is None else session.store.now() - started_at,
     )
     if spec.effect == Effect.CHILD:
         cancel = cancel_child(request, receipt.step)

@@ -26,14 +26,16 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
     """
     while True:
         yield from catch_up(session)
-        ended: set[str] = yield Read(session, session.children.ended)
-        if signal is None and _continues(session, tuple(ended)):
+        ended_children: set[str] = yield Read(session, session.children.ended)
+        if signal is None and _continues(session, tuple(ended_children)):
             return None
         why = signal or _first(session)
         why.how = _how(session) or why.how
         paused = session.journal.life.paused is not None
         now = session.store.now()
-        is_over = any(wait.is_over(session.journal, now, ended) for wait in session.waits.values())
+        is_over = any(
+            wait.is_over(session.journal, now, ended_children) for wait in session.waits.values()
+        )
         limits = () if session.ending else ends(session)  # which have done their work by then
         times = [t for t in (*_wake_times(session, why), *limits) if t is not None]
         if is_over:
@@ -63,15 +65,15 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
             return why
 
 
-def _continues(session: Session, ended: tuple[str, ...]) -> bool:
+def _continues(session: Session, ended_children: tuple[str, ...]) -> bool:
     """Whether a line that is in memory can continue: then the run is not suspended. One may have done so already,
     while what others have written was read."""
     lines = session.lines
     if lines is None:
         return False
     return (
-        not lines.leaving.is_quiet
-        or lines.parking.look_again(ended, is_asked=True)
+        not lines.supervisor.is_quiet
+        or lines.parking.look_again(ended_children, is_asked=True)
         or not session.waits
     )
 
@@ -106,7 +108,7 @@ def _open_since(session: Session) -> int | None:
 def _how(session: Session) -> str:
     """How people decide, if the run asks for several things of one kind: each is named by its id."""
     places = {place for wait in session.waits.values() for place in wait.places}
-    asked = [
+    open_waits = [
         entry.wait
         for place, entry in session.journal.entries.items()
         if place in places
@@ -114,9 +116,9 @@ def _how(session: Session) -> str:
         and entry.approval is None
         and entry.answer is None
     ]
-    if not ambiguous(asked):
+    if not ambiguous(open_waits):
         return ""
-    return "".join(f"\n    {line}" for line in decision_calls(session.run_id, asked))
+    return "".join(f"\n    {line}" for line in decision_calls(session.run_id, open_waits))
 
 
 def _wake_times(session: Session, signal: Suspend) -> list[int | None]:

@@ -100,15 +100,15 @@ def run_with_tasks(
             return await _supervised(session, lines)
         except BaseException as error:
             if session.settled:  # the run is suspended: only its tasks are left
-                await lines.leaving.unwind(lines.suspension or Suspend("", ""))
+                await lines.supervisor.unwind(lines.suspension or Suspend("", ""))
                 raise
             session.is_unwinding = True
-            stopped = session.stopped
-            is_stopped = isinstance(error, asyncio.CancelledError) and stopped is not None
+            signal = session.stop_signal
+            is_stopped = isinstance(error, asyncio.CancelledError) and signal is not None
             # A run that is cancelled or overdue is waiting for no call; one that is paused does.
-            await lines.leaving.end(at_once=is_stopped and isinstance(stopped, Stop))
-            if is_stopped and stopped is not None:
-                raise stopped from None
+            await lines.supervisor.end(at_once=is_stopped and isinstance(signal, Stop))
+            if is_stopped and signal is not None:
+                raise signal from None
             if isinstance(error, CallFailed):
                 error.also = lines.failed_with(error)
             raise
@@ -124,7 +124,7 @@ async def _supervised(session: Session, lines: Lines) -> Any:
     import asyncio
 
     try:
-        return await lines.leaving.supervise(lambda: drive_async(suspend(session)))
+        return await lines.supervisor.supervise(lambda: drive_async(suspend(session)))
     except asyncio.CancelledError:
         agent = lines.agent
         if agent is None or agent.done() or session.settled:

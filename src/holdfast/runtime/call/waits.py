@@ -134,43 +134,43 @@ def any_of(
 # ── what comes of it ─────────────────────────────────────────────────────────────────────────
 
 
-def value_of(session: Session, ended: e.WaitEnded) -> Any:
+def value_of(session: Session, end: e.WaitEnded) -> Any:
     """A signal's value or a person's answer; None when time was up."""
-    return None if ended.is_over("time") else _content(session, ended.value)
+    return None if end.is_over("time") else _content(session, end.value)
 
 
 def choice_of(
-    session: Session, requests: list[WaitCondition], ended: tuple[int, e.WaitEnded]
+    session: Session, requests: list[WaitCondition], first_end: tuple[int, e.WaitEnded]
 ) -> tuple[str, Any] | None:
     """Which of several came first, by its name, and what came with it; None when time was up."""
-    number, end = ended
+    number, end = first_end
     if end.wait == "timer":
         return requests[number].name, None
     if end.is_over("time"):
         return None
     if end.wait == "approval":
         return requests[number].name, end.outcome == "approved"
-    asked = requests[number]
-    name = _signal_name(session, asked, end.outcome) if end.wait == "signal" else asked.name
+    condition = requests[number]
+    name = _signal_name(session, condition, end.outcome) if end.wait == "signal" else condition.name
     return name, _content(session, end.value)
 
 
-def _signal_name(session: Session, asked: WaitCondition, came: str) -> str:
+def _signal_name(session: Session, condition: WaitCondition, came: str) -> str:
     """The signal that came, by the name that the code is waiting for: a fork may have inherited it under a
     name with the id of the run that it was forked from."""
     lineage = session.journal.life.lineage
-    same = (name for name in asked.of if lineage.is_same_text(came, name))
-    return came if came in asked.of else next(same, came)
+    same = (name for name in condition.of if lineage.is_same_text(came, name))
+    return came if came in condition.of else next(same, came)
 
 
-def consent_of(session: Session, prompt: str, ended: e.WaitEnded) -> bool:
+def consent_of(session: Session, prompt: str, end: e.WaitEnded) -> bool:
     """True, or Rejected with the person and the reason."""
-    if ended.is_over("time"):
+    if end.is_over("time"):
         raise Rejected(prompt, "Rejected", "no decision in time")
-    if ended.outcome == "rejected":
-        said = _content(session, ended.value)
-        why = f": {said['why']}" if said["why"] else ""
-        raise Rejected(prompt, "Rejected", f"rejected by {said['by'] or 'a person'}{why}")
+    if end.outcome == "rejected":
+        decision = _content(session, end.value)
+        why = f": {decision['why']}" if decision["why"] else ""
+        raise Rejected(prompt, "Rejected", f"rejected by {decision['by'] or 'a person'}{why}")
     return True
 
 
@@ -197,8 +197,8 @@ class WaitRequest(CodeRequest):
         return [(self.branch.path, self.index + n) for n in range(self.count)]
 
     def is_recorded_in(self, entry: Entry, number: int, lineage: ForkAncestry) -> bool:
-        asked = self.requests[number]
-        return is_same_wait(asked.wait, asked.name, entry, lineage)
+        condition = self.requests[number]
+        return is_same_wait(condition.wait, condition.name, entry, lineage)
 
     def __str__(self) -> str:
         return "wait for " + " or ".join(f"{x.wait} {x.name!r}" for x in self.requests)
@@ -222,20 +222,20 @@ def wait_first(branch: Branch, requests: Sequence[WaitCondition]) -> Flow[tuple[
         check_all_replayed(request.branch, attempted)
         if not request.branch.is_insertion:
             yield from _may_begin(session, places, isinstance(found, Open), attempted)
-        ends = yield from _come(request, begun=isinstance(found, Open))
+        ends = yield from _come(request, has_begun=isinstance(found, Open))
     for at in places:
         session.journal.forget(*at)
-    return next((n, ended) for n, ended in enumerate(ends) if not ended.is_over(LOST))
+    return next((n, end) for n, end in enumerate(ends) if not end.is_over(LOST))
 
 
 def _may_begin(
-    session: Session, places: Sequence[Place], begun: bool, attempted: str
+    session: Session, places: Sequence[Place], has_begun: bool, attempted: str
 ) -> Flow[None]:
     """Wait until the wait may start. If the code gives it up before, one that had started is over."""
     try:
         yield Begin(session, attempted)
     except TaskCancelled as cut:
-        if begun:
+        if has_begun:
             yield from _give_up(session, places, [_entry(session, at) for at in places])
         raise cut.cancelled from None
 
@@ -260,11 +260,11 @@ def _replay(
             session.journal.forget(*at)
 
 
-def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
+def _come(request: WaitRequest, *, has_begun: bool) -> Flow[Sequence[e.WaitEnded]]:
     """Start the wait if it has not started, then look, wait near times here, and suspend for far ones."""
     session, places = request.session, request.places
     gate(session)
-    if not begun:
+    if not has_begun:
         yield from _begin(request)
     entries = [_entry(session, at) for at in places]
     times = [entry.wait.until for entry in entries if entry.wait is not None]
@@ -276,13 +276,13 @@ def _come(request: WaitRequest, *, begun: bool) -> Flow[Sequence[e.WaitEnded]]:
         if ends is not None:
             yield from commit(session, ends, is_outcome=True)
             return ends
-        left = None if until is None else until - session.store.now()
+        remaining_us = None if until is None else until - session.store.now()
         try:
-            if left is None or left > session.patience_us:
+            if remaining_us is None or remaining_us > session.patience_us:
                 wait = OpenWait(places[0], "request", until, len(places))
                 yield Park(session, wait, _suspended(request, until))
             else:
-                yield Sleep(session, max(0, left) / MICROSECONDS)
+                yield Sleep(session, max(0, remaining_us) / MICROSECONDS)
         except TaskCancelled as cut:
             yield from _give_up(session, places, entries)
             raise cut.cancelled from None

@@ -227,16 +227,16 @@ def _check_names(name: str, params: Params) -> None:
 # ── calls that a sync agent did not await ────────────────────────────────────────────────────
 
 
-_Made = list[tuple[str, Coroutine[Any, Any, Any]]]
-_MADE: Final[ContextVar[_Made | None]] = ContextVar("holdfast_coroutines", default=None)
+_Coroutines = list[tuple[str, Coroutine[Any, Any, Any]]]
+_COROUTINES: Final[ContextVar[_Coroutines | None]] = ContextVar("holdfast_coroutines", default=None)
 
 
 def remember(name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
     """A coroutine was made by a call; if plain code made it, it must not be forgotten."""
-    made = _MADE.get()
-    if made is not None:
-        made[:] = [(n, c) for n, c in made if _is_new(c)]
-        made.append((name, coroutine))
+    coroutines = _COROUTINES.get()
+    if coroutines is not None:
+        coroutines[:] = [(n, c) for n, c in coroutines if _is_new(c)]
+        coroutines.append((name, coroutine))
 
 
 def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,15 +244,15 @@ def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        made: _Made = []
-        token = _MADE.set(made)
+        coroutines: _Coroutines = []
+        token = _COROUTINES.set(coroutines)
         try:
             result = fn(*args, **kwargs)
         except NotStorable as error:  # perhaps it was stored, or passed on
-            raise _forgotten(made) or error from None
+            raise _forgotten(coroutines) or error from None
         finally:
-            _MADE.reset(token)
-        forgotten = _forgotten(made)
+            _COROUTINES.reset(token)
+        forgotten = _forgotten(coroutines)
         if forgotten is not None:
             raise forgotten
         return result
@@ -260,9 +260,9 @@ def checked(fn: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _forgotten(made: _Made) -> InvalidInput | None:
-    names = [name for name, coroutine in made if _is_new(coroutine)]
-    for _, coroutine in made:
+def _forgotten(coroutines: _Coroutines) -> InvalidInput | None:
+    names = [name for name, coroutine in coroutines if _is_new(coroutine)]
+    for _, coroutine in coroutines:
         coroutine.close()  # else Python warns about it
     if not names:
         return None

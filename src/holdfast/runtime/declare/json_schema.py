@@ -32,12 +32,13 @@ def json_schema_of(
 ) -> dict[str, Any]:
     """The JSON Schema of its parameters. If no schema describes one of them, InvalidInput that names `what`; or,
     if `lenient`, a schema that allows anything there."""
-    _, said = docstring_parts(inspect.getdoc(spec.fn) or "")
+    _, descriptions = docstring_parts(inspect.getdoc(spec.fn) or "")
     shown = [p for p in spec.params.schema.parameters if p.kind in ("named", "positional")]
     types = {p.name: p.type for p in shown if p.schema is None}
     schemas, defs = _schemas(types, what, lenient=lenient)
     properties = {
-        p.name: _property(p, schemas.get(p.name), said.get(p.name, ""), null=lenient) for p in shown
+        p.name: _property(p, schemas.get(p.name), descriptions.get(p.name, ""), null=lenient)
+        for p in shown
     }
     required = [p.name for p in shown if p.is_required]
     parameters: dict[str, Any] = {"type": "object", "properties": properties}
@@ -55,13 +56,13 @@ def description_of(spec: AgentSpec | CallSpec) -> str:
 
 
 def _property(
-    p: Parameter, made: dict[str, Any] | None, said: str, *, null: bool
+    p: Parameter, type_schema: dict[str, Any] | None, description: str, *, null: bool
 ) -> dict[str, Any]:
     """The schema of one parameter. A default of None is left out, as models need not know it, unless `null`."""
     if p.schema is not None:
         return dict(p.schema)
-    text = p.description or said
-    schema = {**(made or {}), "description": text} if text else made or {}
+    text = p.description or description
+    schema = {**(type_schema or {}), "description": text} if text else type_schema or {}
     return schema if p.default is None and not null else _with_default(schema, p.default)
 
 

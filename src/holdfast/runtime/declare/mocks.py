@@ -63,47 +63,47 @@ class Mock(Protocol):
 Mocks = Mapping[str, Mock]
 
 
-def mocks_of(given: Mapping[str, Any], what: str = "MOCKS") -> dict[str, Mock]:
+def mocks_of(mocks: Mapping[str, Any], what: str = "MOCKS") -> dict[str, Mock]:
     """MOCKS as an author writes them, checked."""
-    if not isinstance(given, Mapping):
+    if not isinstance(mocks, Mapping):
         raise InvalidInput(
-            f'{what} must be a dict, {{"tool": {{"returns": …}}}}, not {type(given).__name__}'
+            f'{what} must be a dict, {{"tool": {{"returns": …}}}}, not {type(mocks).__name__}'
         )
-    return {str(name): mock_of(str(name), value) for name, value in given.items()}
+    return {str(name): mock_of(str(name), value) for name, value in mocks.items()}
 
 
-def mock_of(name: str, given: Any) -> Mock:
+def mock_of(name: str, definition: Any) -> Mock:
     """One mock: a function with the tool's parameters, or a dict that defines the answer."""
-    if callable(given):
-        return _Function(given)
-    if not isinstance(given, Mapping):
+    if callable(definition):
+        return _Function(definition)
+    if not isinstance(definition, Mapping):
         raise InvalidInput(
-            f'the mock of {name} must be a dict such as {{"returns": …}} or a function, not {given!r}'
+            f'the mock of {name} must be a dict such as {{"returns": …}} or a function, not {definition!r}'
         )
-    _check_keys(f"the mock of {name}", given, KEYS)
-    ways = [key for key in ANSWERS if key in given]
-    if len(ways) > 1 or ("sequence" in given and (ways or "when" in given)):
-        said = ", ".join(key for key in KEYS if key in given)
-        raise InvalidInput(f"the mock of {name} has {said}; use one of them")
-    if "sequence" in given:
-        return _Sequence(name, _sequence(name, given["sequence"]))
-    otherwise = _answer(name, given) if ways else None
-    if "when" in given:
-        return _When(name, _cases(name, given["when"]), otherwise)
+    _check_keys(f"the mock of {name}", definition, KEYS)
+    ways = [key for key in ANSWERS if key in definition]
+    if len(ways) > 1 or ("sequence" in definition and (ways or "when" in definition)):
+        keys = ", ".join(key for key in KEYS if key in definition)
+        raise InvalidInput(f"the mock of {name} has {keys}; use one of them")
+    if "sequence" in definition:
+        return _Sequence(name, _sequence(name, definition["sequence"]))
+    otherwise = _answer(name, definition) if ways else None
+    if "when" in definition:
+        return _When(name, _cases(name, definition["when"]), otherwise)
     if otherwise is None:
         raise InvalidInput(f"the mock of {name} is empty; use one of {', '.join(KEYS)}")
     return otherwise
 
 
-def _check_keys(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = [str(key) for key in given if key not in known]
+def _check_keys(what: str, definition: Mapping[str, Any], known_keys: Sequence[str]) -> None:
+    unknown = [str(key) for key in definition if key not in known_keys]
     if unknown:
         from difflib import get_close_matches
 
-        close = get_close_matches(unknown[0], known, 1)
+        close = get_close_matches(unknown[0], known_keys, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
-            f"{what} has {unknown[0]!r}, which is unknown; known are {', '.join(known)}{hint}"
+            f"{what} has {unknown[0]!r}, which is unknown; known are {', '.join(known_keys)}{hint}"
         )
 
 
@@ -157,18 +157,18 @@ class _When(Struct, frozen=True):
         return self.otherwise(count, args)
 
 
-def _answer(name: str, given: Mapping[str, Any]) -> Mock:
-    if "returns" in given:
-        return _Returns(given["returns"])
-    if "error" in given:
-        return _Raises(MockFailure(str(given["error"])))
-    error = given["raises"]
+def _answer(name: str, definition: Mapping[str, Any]) -> Mock:
+    if "returns" in definition:
+        return _Returns(definition["returns"])
+    if "error" in definition:
+        return _Raises(MockFailure(str(definition["error"])))
+    error = definition["raises"]
     if isinstance(error, BaseException) or (
         isinstance(error, type) and issubclass(error, BaseException)
     ):
         return _Raises(error)
     raise InvalidInput(
-        f'the mock of {name}: "raises" takes an exception, not {error!r}; "error" takes a text'
+        f'the mock of {name}: "raises" takes an exception, not {error!r}; "error" takes a string'
     )
 
 
@@ -177,33 +177,33 @@ def _is_answer(item: Any) -> bool:
     return isinstance(item, Mapping) and len(item) == 1 and next(iter(item)) in ANSWERS
 
 
-def _sequence(name: str, given: Any) -> tuple[Mock, ...]:
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise InvalidInput(f'the mock of {name}: "sequence" takes a list, not {given!r}')
-    return tuple(_answer(name, item) if _is_answer(item) else _Returns(item) for item in given)
+def _sequence(name: str, answers: Any) -> tuple[Mock, ...]:
+    if isinstance(answers, str | bytes | Mapping) or not isinstance(answers, Iterable):
+        raise InvalidInput(f'the mock of {name}: "sequence" takes a list, not {answers!r}')
+    return tuple(_answer(name, item) if _is_answer(item) else _Returns(item) for item in answers)
 
 
-def _cases(name: str, given: Any) -> tuple[tuple[Callable[[Mapping[str, Any]], bool], Mock], ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(case, Mapping) for case in given):
+def _cases(name: str, cases: Any) -> tuple[tuple[Callable[[Mapping[str, Any]], bool], Mock], ...]:
+    if not isinstance(cases, list | tuple) or not all(isinstance(case, Mapping) for case in cases):
         raise InvalidInput(
-            f'the mock of {name}: "when" takes a list of {{"with": {{…}}, "returns": …}}, not {given!r}'
+            f'the mock of {name}: "when" takes a list of {{"with": {{…}}, "returns": …}}, not {cases!r}'
         )
-    found = []
-    for case in given:
+    checked = []
+    for case in cases:
         _check_keys(f'a case of "when" of the mock of {name}', case, ("with", "if", *ANSWERS))
         if ("with" in case) == ("if" in case) or sum(key in case for key in ANSWERS) != 1:
             raise InvalidInput(
                 f'the mock of {name}: a case of "when" takes "with" (arguments) or "if" (a function), '
                 f"and one of {', '.join(ANSWERS)}"
             )
-        fits = case["if"] if "if" in case else _given(case["with"])
-        found.append((fits, _answer(name, case)))
-    return tuple(found)
+        fits = case["if"] if "if" in case else _has_arguments(case["with"])
+        checked.append((fits, _answer(name, case)))
+    return tuple(checked)
 
 
-def _given(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+def _has_arguments(arguments: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
     """Whether a call has these arguments (and others, whatever they are)."""
-    return lambda args: all(key in args and args[key] == value for key, value in wanted.items())
+    return lambda args: all(key in args and args[key] == value for key, value in arguments.items())
 
 
 # ── mocks in the place of functions ──────────────────────────────────────────────────────────
@@ -255,14 +255,13 @@ def as_reply(value: Any) -> Any:
     list of those) for the tools it calls."""
     if isinstance(value, str):
         return {"text": value}
-    wanted = value if isinstance(value, list) else [value]
+    uses = value if isinstance(value, list) else [value]
     if not all(
-        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one
-        for one in wanted
+        isinstance(one, Mapping) and set(one) <= {"tool", "with"} and "tool" in one for one in uses
     ):
         return value
     calls = [
         {"id": f"call-{number}", "name": one["tool"], "arguments": json.dumps(one.get("with", {}))}
-        for number, one in enumerate(wanted, 1)
+        for number, one in enumerate(uses, 1)
     ]
     return {"tool_calls": calls}

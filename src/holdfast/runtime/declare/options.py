@@ -122,11 +122,13 @@ AGENT: Final = (
 )
 
 
-def check_known(where: str, options: Iterable[str], known: tuple[str, ...]) -> None:
+def check_known(where: str, options: Iterable[str], known_options: tuple[str, ...]) -> None:
     """InvalidInput for an unknown option."""
     for option in options:
-        if option not in known:
-            raise InvalidInput(f"{where} has no option {option}=; it takes {', '.join(known)}")
+        if option not in known_options:
+            raise InvalidInput(
+                f"{where} has no option {option}=; it takes {', '.join(known_options)}"
+            )
 
 
 def name_of(fn: Callable[..., Any], options: dict[str, Any]) -> str:
@@ -167,20 +169,20 @@ def check_call(name: str, options: Mapping[str, Any]) -> None:
         raise InvalidInput(f"{name}: on_doubt must be {ways} or a function, not {on_doubt!r}")
 
 
-def unsure_on(name: str, given: object, effect: Effect) -> tuple[type[BaseException], ...]:
+def unsure_on(name: str, errors: object, effect: Effect) -> tuple[type[BaseException], ...]:
     """The errors that leave the outcome of a tool unknown."""
-    found = (given,) if isinstance(given, type) else given
-    if not isinstance(found, tuple) or not all(
-        isinstance(kind, type) and issubclass(kind, Exception) for kind in found
+    kinds = (errors,) if isinstance(errors, type) else errors
+    if not isinstance(kinds, tuple) or not all(
+        isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
     ):
         raise InvalidInput(
-            f"{name}: unsure_on must be exception classes, such as unsure_on=(GatewayError,), not {given!r}"
+            f"{name}: unsure_on must be exception classes, such as unsure_on=(GatewayError,), not {errors!r}"
         )
-    if found and not effect.may_be_in_doubt:
+    if kinds and not effect.may_be_in_doubt:
         raise InvalidInput(
             f"{name}: unsure_on has no effect here, because a call that reads or has `tx` is never in doubt; remove it"
         )
-    return found
+    return kinds
 
 
 def check_agent(name: str, options: Mapping[str, Any]) -> None:
@@ -194,9 +196,9 @@ def check_agent(name: str, options: Mapping[str, Any]) -> None:
         )
 
 
-def check_seconds(name: str, options: Mapping[str, Any], *which: str) -> None:
+def check_seconds(name: str, options: Mapping[str, Any], *option_names: str) -> None:
     """InvalidInput for what is not a number of seconds."""
-    for option in which:
+    for option in option_names:
         if options.get(option) is not None:
             microseconds(options[option], f"{option} of {name}")
 
@@ -221,35 +223,35 @@ def _check_kind(
         )
 
 
-def risks(where: str, given: object) -> tuple[str, ...]:
+def risks(where: str, value: object) -> tuple[str, ...]:
     """The risks that need the approval of a person."""
-    found = names(where, "approve", given, "risks", "external_action")
+    found = names(where, "approve", value, "risks", "external_action")
     for risk in found:
         if risk not in RISKS:
             raise InvalidInput(f"{where}: approve takes risks ({', '.join(RISKS)}), not {risk!r}")
     return found
 
 
-def exemptions(where: str, given: object) -> frozenset[str]:
+def exemptions(where: str, value: object) -> frozenset[str]:
     """What an agent does not pass on to its child runs."""
-    found = names(where, "exempt", given, "options", "approve")
+    found = names(where, "exempt", value, "options", "approve")
     for option in found:
         if option not in EXEMPTIONS:
             raise InvalidInput(f"{where}: exempt takes {', '.join(EXEMPTIONS)}, not {option!r}")
     return frozenset(found)
 
 
-def names(where: str, option: str, given: object, items: str, example: str) -> tuple[str, ...]:
+def names(where: str, option: str, value: object, items: str, example: str) -> tuple[str, ...]:
     """A list of texts, or InvalidInput that says what to write."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {items}; write {option}=({given!r},), not {option}={given!r}"
+            f"{where}: {option} takes a list of {items}; write {option}=({value!r},), not {option}={value!r}"
         )
-    if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidInput(
-            f"{where}: {option} takes a list of {items}, for example {option}=({example!r},), not {given!r}"
+            f"{where}: {option} takes a list of {items}, for example {option}=({example!r},), not {value!r}"
         )
-    found = tuple(given)
+    found = tuple(value)
     for one in found:
         if not isinstance(one, str):
             raise InvalidInput(f"{where}: {option} takes a list of {items} (texts), not {one!r}")

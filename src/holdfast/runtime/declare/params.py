@@ -146,9 +146,9 @@ class Params(Struct, frozen=True):
         """Whether it takes an `idempotency_key` that has no default."""
         return "idempotency_key" in self.hidden and "idempotency_key" not in self.defaults
 
-    def wrong_names(self, given: Iterable[str]) -> str:
+    def wrong_names(self, arguments: Iterable[str]) -> str:
         """What is wrong with the names of arguments; empty if nothing is."""
-        names, known = set(given), {p.name for p in self.schema.parameters}
+        names, known = set(arguments), {p.name for p in self.schema.parameters}
         wrong = [f"{n!r} is not a parameter" for n in sorted(names - known)]
         wrong += [
             f"{p.name!r} is missing"
@@ -157,14 +157,14 @@ class Params(Struct, frozen=True):
         ]
         return "; ".join(wrong)
 
-    def collected(self, given: dict[str, Any]) -> dict[str, Any]:
+    def collected(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments by name, with those that `**more` takes under its own name, as `bind` gives them."""
         more = next((p.name for p in self.schema.parameters if p.kind == "more"), None)
         known = {p.name for p in self.schema.parameters}
-        if more is None or given.keys() <= known:
-            return given
-        others = {name: value for name, value in given.items() if name not in known}
-        kept = {name: value for name, value in given.items() if name in known}
+        if more is None or arguments.keys() <= known:
+            return arguments
+        others = {name: value for name, value in arguments.items() if name not in known}
+        kept = {name: value for name, value in arguments.items() if name in known}
         return {**kept, more: {**kept.get(more, {}), **others}}
 
     def __str__(self) -> str:
@@ -252,9 +252,9 @@ def _defaults_last(parameters: Iterable[inspect.Parameter]) -> list[inspect.Para
     ]
 
 
-def _types(found: Annotations, parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+def _types(annotations: Annotations, parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
     """Declared types by name; of `*rest` and `**more` the types of what they collect."""
-    types = dict(found.types)
+    types = dict(annotations.types)
     for p in parameters:
         if p.kind is p.VAR_POSITIONAL:
             types[p.name] = list[types.get(p.name, Any)]  # type: ignore[misc]
@@ -279,14 +279,14 @@ def annotations_of(fn: Callable[..., Any]) -> Annotations:
     names = getattr(inner, "__globals__", {})
     found, unresolved = {}, {}
     local: dict[str, Any] | None = None
-    for name, written in getattr(fn, "__annotations__", {}).items():
+    for name, annotation in getattr(fn, "__annotations__", {}).items():
         if local is None:
             local = _local_names(inner, names)
         try:
-            found[name] = _resolved(name, written, names, local)
+            found[name] = _resolved(name, annotation, names, local)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             unresolved[name] = (
-                f"{written if isinstance(written, str) else repr(written)!r}: {error}"
+                f"{annotation if isinstance(annotation, str) else repr(annotation)!r}: {error}"
             )
     if any(map(_needs_pydantic, found.values())):
         with contextlib.suppress(ImportError):  # then the codec reports what is missing
@@ -294,10 +294,10 @@ def annotations_of(fn: Callable[..., Any]) -> Annotations:
     return Annotations(found, unresolved)
 
 
-def _resolved(name: str, written: Any, names: dict[str, Any], local: dict[str, Any]) -> Any:
+def _resolved(name: str, annotation: Any, names: dict[str, Any], local: dict[str, Any]) -> Any:
     def holder() -> None: ...
 
-    holder.__annotations__ = {name: written}
+    holder.__annotations__ = {name: annotation}
     return typing.get_type_hints(holder, names, local, include_extras=name != "return")[name]
 
 

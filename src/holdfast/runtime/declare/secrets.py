@@ -11,13 +11,13 @@ from holdfast.core.values import REDACTED
 from holdfast.errors import NotStorable
 
 
-def lower_without_secrets(shown: dict[str, Any]) -> Any:
+def lower_without_secrets(arguments: dict[str, Any]) -> Any:
     """Arguments as plain JSON. A secret inside one of them is found because it has no JSON form."""
     try:
-        return values.lower(shown, typed=True)
+        return values.lower(arguments, typed=True)
     except NotStorable:
         return values.lower(
-            {k: without_secrets(v, deep=True) for k, v in shown.items()}, typed=True
+            {k: without_secrets(v, deep=True) for k, v in arguments.items()}, typed=True
         )
 
 

@@ -53,9 +53,11 @@ class Children:
         self._leases = leases
         self._lending = threading.Lock()
 
-    def run(self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]) -> Any:
+    def run(
+        self, spec: AgentSpec, child_id: str, parent: Session, kwargs: Mapping[str, Any]
+    ) -> Any:
         """The child's result; for an async agent, something to await."""
-        actions = self._run(spec, child_id, above, kwargs)
+        actions = self._run(spec, child_id, parent, kwargs)
         return (perform_async if spec.is_async else perform)(self._engine, actions)
 
     def end(self, run_id: str, request: e.CancelRequested) -> None:
@@ -90,22 +92,22 @@ class Children:
         return calls_by_replay(self._store, row, self._claims.agent_of(row))
 
     def _run(
-        self, spec: AgentSpec, child_id: str, above: Session, kwargs: Mapping[str, Any]
+        self, spec: AgentSpec, child_id: str, parent: Session, kwargs: Mapping[str, Any]
     ) -> Actions:
         args, by_name = spec.params.split(kwargs)
-        with self._seat(spec, child_id, above) as quota:
+        with self._seat(spec, child_id, parent) as quota:
             claim = quota is None
-            made = yield Create(
-                self._claims.create(spec, child_id, by_name, args=args, above=above, claim=claim)
+            created = yield Create(
+                self._claims.create(spec, child_id, by_name, args=args, parent=parent, claim=claim)
             )
-            if isinstance(made, RunRow):
-                made = yield Block(partial(self._claim, made, spec, above, quota))
-            if isinstance(made, ClaimedRun):
-                return (yield Execute(made))
-        return (yield Block(partial(self._result_of, made, spec, above)))
+            if isinstance(created, RunRow):
+                created = yield Block(partial(self._claim, created, spec, parent, quota))
+            if isinstance(created, ClaimedRun):
+                return (yield Execute(created))
+        return (yield Block(partial(self._result_of, created, spec, parent)))
 
     def _claim(
-        self, row: RunRow, spec: AgentSpec, above: Session, quota: ClaimFilter | None
+        self, row: RunRow, spec: AgentSpec, parent: Session, quota: ClaimFilter | None
     ) -> ClaimedRun | RunRow:
         """A child that may not be resumed holds its parent until a person has overridden that."""
         if row.status in TERMINAL_STATUSES:
@@ -115,10 +117,12 @@ class Children:
         except NotResumable as refused:
             waiting = waiting_for_override(refused)
             raise run_waiting(row.id, waiting) from None
-        return replace(self._claims.claim(row, spec, quota), above=above)
+        return replace(self._claims.claim(row, spec, quota), parent=parent)
 
     @contextlib.contextmanager
-    def _seat(self, spec: AgentSpec, child_id: str, above: Session) -> Iterator[ClaimFilter | None]:
+    def _seat(
+        self, spec: AgentSpec, child_id: str, parent: Session
+    ) -> Iterator[ClaimFilter | None]:
         """The quota under which a child of a limited agent (`max_running`) executes in its parent's call.
 
         It needs a seat of its own. But the nearest run above it of the same agent, which is waiting for it, lends
@@ -130,23 +134,23 @@ class Children:
             return
         lender: LiveRun | None = None
         with self._lending:
-            same = (run for run in lineage.upwards(above) if run.lineage.agent == spec.name)
+            same = (run for run in lineage.upwards(parent) if run.lineage.agent == spec.name)
             nearest = next(same, None)
             if nearest is not None and not nearest.lineage.seat_lent_to:
                 lender = nearest
                 lender.lineage.seat_lent_to = child_id
-            held = [run.lineage for run in self._leases.sessions()]
-            lent = sum(x.agent == spec.name and bool(x.seat_lent_to) for x in held)
+            lineages = [run.lineage for run in self._leases.sessions()]
+            lent = sum(x.agent == spec.name and bool(x.seat_lent_to) for x in lineages)
         try:
             yield ClaimFilter(spec.name, spec.version, spec.max_running + lent)
         finally:
             if lender is not None:
                 lender.lineage.seat_lent_to = ""
 
-    def _result_of(self, row: RunRow, spec: AgentSpec, above: Session) -> Any:
+    def _result_of(self, row: RunRow, spec: AgentSpec, parent: Session) -> Any:
         """The outcome of a child that has ended, here or elsewhere; what it used up counts from now on."""
-        ended = fold(RunState(), self._store.read(row.id))
-        above.lineage.spent[row.id] = ChildUsage(ended.steps + ended.child_steps, ended.usage)
+        state = fold(RunState(), self._store.read(row.id))
+        parent.lineage.spent[row.id] = ChildUsage(state.steps + state.child_steps, state.usage)
         return result_of(self._store, row, spec)
 
     def _undo(self, spec: AgentSpec | None, child_id: str) -> Actions:

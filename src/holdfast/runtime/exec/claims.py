@@ -43,7 +43,7 @@ class ClaimedRun(Struct):
     records: Sequence[Record] | None = None
     unchecked: bool = False
     """It was claimed because it was due, without a check whether it may be resumed."""
-    above: Session | None = None
+    parent: Session | None = None
     """The run in whose call it is to be executed."""
     unwanted: threading.Event | None = None
     """Set when the caller that wanted it executed has gone."""
@@ -118,20 +118,20 @@ class Claims:
         kwargs: Mapping[str, Any],
         *,
         args: tuple[Any, ...] = (),
-        above: Session | None = None,
+        parent: Session | None = None,
         claim: bool = True,
         priority: int = 0,
         limits: Limits = NO_LIMITS,
     ) -> PendingRun:
-        """Create the run, to wait for or to await. With `above` it is a child of that run."""
+        """Create the run, to wait for or to await. With `parent` it is a child of that run."""
         requested_at = elapsed()
         log.check_run_id(run_id)
         self.register(spec)
         data, digest = spec.encode_input(args, kwargs)
         value, blobs = log.wrap(data)
         now = self.store.now()
-        policy, inherited = lineage.at_creation(spec, now, above, limits)
-        parent = "" if above is None else above.run_id
+        policy, inherited = lineage.at_creation(spec, now, parent, limits)
+        parent_id = "" if parent is None else parent.run_id
         created = e.RunCreated(
             run_id=run_id,
             agent=spec.name,
@@ -140,13 +140,13 @@ class Claims:
             deadline_at=policy.deadline_at,
             budget=dict(policy.budget),
             stages=spec.stages,
-            parent=parent,
+            parent=parent_id,
             loop=spec.body is not None,
             policy=inherited,
         )
         head, records = log.seal(log.origin(run_id), [created], epoch=1 if claim else 0, time=now)
         creation = Creation(
-            NewRun(run_id, spec.name, digest, spec.version, parent, priority),
+            NewRun(run_id, spec.name, digest, spec.version, parent_id, priority),
             records,
             blobs=blobs,
             worker=self.worker if claim else "",
@@ -154,7 +154,7 @@ class Claims:
         )
 
         def claimed(row: RunRow) -> ClaimedRun:
-            return ClaimedRun(row, spec, requested_at, head, records, above=above)
+            return ClaimedRun(row, spec, requested_at, head, records, parent=parent)
 
         return PendingRun(self, creation, claimed)
 
@@ -184,7 +184,7 @@ class Claims:
     def claim_due(
         self,
         agents: Mapping[str, AgentSpec],
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         *,
         limit: int,
         exclude: Sequence[str],
@@ -195,7 +195,7 @@ class Claims:
             worker=self.worker,
             lease_us=self.lease_us,
             limit=limit,
-            wanted=wanted,
+            filters=filters,
             exclude=exclude,
         )
         return [ClaimedRun(row, agents[row.agent], requested_at, unchecked=True) for row in rows]

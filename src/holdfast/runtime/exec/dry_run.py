@@ -104,24 +104,26 @@ def _replay(session: Session, spec: AgentSpec, root: Branch) -> Flow[Any]:
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise
-        if signal is not None or session.stopped is not None:
-            return _stopped(session, steps, signal or session.stopped)
+        if signal is not None or session.stop_signal is not None:
+            return _stopped(session, steps, signal or session.stop_signal)
         failed = f"{type(error).__qualname__}: {error}"
-        left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
-        if left:  # it had come further before: the failure is the new code's
+        unasked = [
+            (at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main
+        ]
+        if unasked:  # it had come further before: the failure is the new code's
             return ReplayResult(
                 session.run_id,
                 steps,
                 False,
-                _early(session, left[0], f"the agent fails with {failed}"),
+                _early(session, unasked[0], f"the agent fails with {failed}"),
             )
         return ReplayResult(session.run_id, steps, True, failed=failed)
-    if session.stopped is not None:  # the code caught it and continued
-        return _stopped(session, steps, session.stopped)
-    left = session.journal.unasked()
-    if left:
+    if session.stop_signal is not None:  # the code caught it and continued
+        return _stopped(session, steps, session.stop_signal)
+    unasked = session.journal.unasked()
+    if unasked:
         return ReplayResult(
-            session.run_id, steps, False, _early(session, left[0], "the end of the agent")
+            session.run_id, steps, False, _early(session, unasked[0], "the end of the agent")
         )
     return ReplayResult(session.run_id, steps, True, None, raw)
 
@@ -133,9 +135,9 @@ def _stopped(session: Session, steps: int, signal: BaseException | None) -> Repl
     return ReplayResult(session.run_id, steps, False, found)
 
 
-def _early(session: Session, left: tuple[Place, Entry], attempted: str) -> Diverged:
+def _early(session: Session, unasked: tuple[Place, Entry], attempted: str) -> Diverged:
     """The code ends before all that is recorded has been asked for."""
-    (branch, index), entry = left
+    (branch, index), entry = unasked
     recorded = recorded_text(entry, session.unwrap)
     return Diverged(
         session.run_id, place_name(branch, index), recorded, attempted, place=(branch, index)

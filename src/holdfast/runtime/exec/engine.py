@@ -123,7 +123,7 @@ class Engine:
         # then no thread is needed (each hop costs as much as a step).
         owner = asyncio.current_task()
         assert owner is not None
-        if claimed.head is not None and claimed.above is None:
+        if claimed.head is not None and claimed.parent is None:
             session, root = self._open(claimed, owner)
         else:
             session, root = await self._open_in_thread(claimed, owner)
@@ -138,7 +138,7 @@ class Engine:
             raise
         finally:
             self.cancel_watcher.remove(root)
-            if session.settled and session.stopped is None:
+            if session.settled and session.stop_signal is None:
                 self.sessions.close(session)
             else:
                 await self.uninterrupted(partial(self.sessions.close, session, died=died))

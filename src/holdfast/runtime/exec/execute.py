@@ -67,10 +67,10 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[A
         signal: BaseException | None = find_signal(error)
         if signal is None and not isinstance(error, Exception):
             raise  # Ctrl-C and the like: the run stays as it is, and the lease is released
-        if isinstance(signal, Suspend) and not isinstance(session.stopped, Suspend | None):
-            signal = session.stopped  # one branch has to wait, but the run as a whole cannot
+        if isinstance(signal, Suspend) and not isinstance(session.stop_signal, Suspend | None):
+            signal = session.stop_signal  # one branch has to wait, but the run as a whole cannot
         if signal is None:
-            signal = session.stopped or root.waiting
+            signal = session.stop_signal or root.waiting
         if signal is None and session.journal.life.undo is not None:
             signal = Stop("undone", "it is undone")
         if signal is None and session.journal.life.cancel is not None:
@@ -113,13 +113,13 @@ def _check_main_asked(session: Session, error: Exception) -> None:
     """The code has failed: if it had come further before, it is not the same code (or not the same
     surroundings), and its failure is not the run's. Other branches may have been cancelled by it."""
     session.log.read_all()
-    left = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
-    _check_asked(session, left, f"the agent fails with {type(error).__qualname__}")
+    unasked = [(at, entry) for at, entry in session.journal.unasked() if BranchPath(at[0]).is_main]
+    _check_asked(session, unasked, f"the agent fails with {type(error).__qualname__}")
 
 
-def _check_asked(session: Session, left: list[tuple[Place, Entry]], attempted: str) -> None:
-    if left:
-        (branch, index), entry = left[0]
+def _check_asked(session: Session, unasked: list[tuple[Place, Entry]], attempted: str) -> None:
+    if unasked:
+        (branch, index), entry = unasked[0]
         recorded = recorded_text(entry, session.unwrap)
         raise session.diverged((branch, index), recorded, attempted)
 
@@ -203,14 +203,14 @@ def _unwound(session: Session, spec: AgentSpec, error: BaseException) -> Flow[No
 
 def _suspended(session: Session, signal: Suspend) -> Flow[None]:
     """The run waits; an async one has been suspended before its code was unwound."""
-    session.stopped = None
+    session.stop_signal = None
     if not session.settled:
         yield from suspend(session, signal)
     raise RunWaiting(session.run_id, signal.waiting_for, signal.how, waits=signal.waits)
 
 
 def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
-    session.stopped, session.ending = None, True
+    session.stop_signal, session.ending = None, True
     journal = session.journal
     if signal.reason in ("cancelled", *REASONS):
         yield from _end_children(session, signal)
@@ -259,7 +259,7 @@ def _end_children(session: Session, signal: Stop) -> Flow[None]:
 def _abandoned(session: Session, cause: HoldfastError) -> Flow[None]:
     """We may not continue. What a person must see to is shown on the run; the rest is left to others."""
     if isinstance(cause, Diverged | NotFound):
-        session.stopped = None
+        session.stop_signal = None
         waiting = WaitingFor("person", reason=str(cause))
         if isinstance(cause, Diverged):
             waiting = waiting_for_code(cause)

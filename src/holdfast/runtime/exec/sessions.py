@@ -115,10 +115,10 @@ class Sessions:
         try:
             if claimed.head is not None and claimed.records is not None:
                 session.log.begin(claimed.head, claimed.records)
-                lineage.govern(session, spec, claimed.above)
+                lineage.govern(session, spec, claimed.parent)
             else:
                 self._load(session, spec)
-                lineage.govern(session, spec, claimed.above)
+                lineage.govern(session, spec, claimed.parent)
                 _check_poison(session, row, self._quarantine_after)
                 if claimed.unchecked:
                     _check_resumable(session, row, spec)
@@ -134,8 +134,10 @@ class Sessions:
         lineage.leave(session)
         self._leases.drop(session)
         self._snapshots.forget(session)
-        if isinstance(session.stopped, Abandon) and isinstance(session.stopped.cause, LogDamaged):
-            _set_aside_damaged(session, session.stopped.cause)
+        if isinstance(session.stop_signal, Abandon) and isinstance(
+            session.stop_signal.cause, LogDamaged
+        ):
+            _set_aside_damaged(session, session.stop_signal.cause)
         if session.settled:
             return
         if session.has_news:
@@ -194,9 +196,9 @@ class Sessions:
 
     def _cancelled_here(self, session: Session) -> e.CancelRequested | None:
         """The cancellation of a run above this one that executes here. Its session may not have read it yet."""
-        above = list(session.lineage.ancestors())
-        ends = self._store.heads([run.run_id for run in above])
-        for run in above:
+        ancestors = list(session.lineage.ancestors())
+        ends = self._store.heads([run.run_id for run in ancestors])
+        for run in ancestors:
             found = run.journal.life.cancel
             if found is None and ends.get(run.run_id, -1) > run.read_to:
                 new = self._store.read(run.run_id, after=run.read_to)

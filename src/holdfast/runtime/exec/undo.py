@@ -187,8 +187,8 @@ def _arguments(session: Session, spec: CallSpec, finished: Call) -> dict[str, An
     known = spec.decode_args(session.unwrap(finished.args))
     if finished.result is not None:
         known["result"] = decode(session.unwrap(finished.result))
-    wanted = Params.from_function(spec.undo).schema.parameters if spec.undo else ()
-    return {p.name: known[p.name] for p in wanted if p.name in known}
+    parameters = Params.from_function(spec.undo).schema.parameters if spec.undo else ()
+    return {p.name: known[p.name] for p in parameters if p.name in known}
 
 
 def register_names(session: Session, fn: Callable[..., Any]) -> None:

@@ -229,7 +229,7 @@ class CancelWatcher:
 def _cancel(root: Branch, signal: Stop) -> None:
     root.session.stop(signal)
     assert root.session.lines is not None
-    root.session.lines.leaving.cancel()
+    root.session.lines.supervisor.cancel()
 
 
 def _log() -> logging.Logger:

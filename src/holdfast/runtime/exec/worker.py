@@ -151,25 +151,25 @@ class Worker:
             until_fire = self._fire_at - elapsed()
             self._wait_here(until_fire, lambda: len(self._busy) < self._concurrency)
             return True
-        wanted = self._wanted()
+        filters = self._claim_filters()
         if self._idle and not fired and not once:
-            self._report_unknown(wanted)
-            self._wait_for_more(wanted)
+            self._report_unknown(filters)
+            self._wait_for_more(filters)
             return True
         self._idle = False
         runs = self._engine.claims.claim_due(
-            self._known(), wanted, limit=room, exclude=list(self._busy)
+            self._known(), filters, limit=room, exclude=list(self._busy)
         )
         if runs:
             self._crowded = CROWDED_SECONDS[0]
             self._begin(runs)
             return True
         self._failures = 0
-        self._report_unknown(wanted)
+        self._report_unknown(filters)
         if once:
             self._wait_here(SCHEDULE_SECONDS, lambda: len(self._busy) < max(busy, 1))
             return busy > 0
-        self._wait_for_more(wanted)
+        self._wait_for_more(filters)
         return True
 
     def _register(self) -> None:
@@ -181,10 +181,12 @@ class Worker:
             register(self._engine.store, known)
             self._registered = known
 
-    def _wait_for_more(self, wanted: list[ClaimFilter]) -> None:
+    def _wait_for_more(self, filters: list[ClaimFilter]) -> None:
         # No wake-up comes when another worker claims a run, or when it dies: look within half a lease.
         timeout = min(IDLE_SECONDS, self._engine.options.lease_seconds / 2)
-        due = self._engine.store.wait_due(wanted, timeout=timeout, stop_when=lambda: self._stopping)
+        due = self._engine.store.wait_due(
+            filters, timeout=timeout, stop_when=lambda: self._stopping
+        )
         self._idle = not due
         self._fire_at = 0.0 if due else elapsed() + timeout
         if due and not self._stopping:
@@ -204,7 +206,7 @@ class Worker:
     def _known(self) -> dict[str, AgentSpec]:
         return self._engine.agents if self._agents is None else self._agents
 
-    def _wanted(self) -> list[ClaimFilter]:
+    def _claim_filters(self) -> list[ClaimFilter]:
         return [
             ClaimFilter(spec.name, version, spec.max_running)
             for spec in list(self._known().values())
@@ -224,19 +226,19 @@ class Worker:
             self._release_at = elapsed() + self._engine.options.lease_seconds / 3
             self._engine.claims.release_dead()
 
-    def _report_unknown(self, wanted: list[ClaimFilter]) -> None:
+    def _report_unknown(self, filters: list[ClaimFilter]) -> None:
         """Report, once for each kind, what is due and not for us."""
         if elapsed() < self._report_unknown_at:
             return
         self._report_unknown_at = elapsed() + REPORT_UNKNOWN_SECONDS
-        ours = {(one.agent, one.code_version) for one in wanted}
+        ours = {(one.agent, one.code_version) for one in filters}
         now = self._engine.store.now()
         for kind in self._engine.store.kinds():
-            which = (kind.agent, kind.code_version)
-            if kind.due_at > now or which in ours or which in self._unknown:
+            agent_version = (kind.agent, kind.code_version)
+            if kind.due_at > now or agent_version in ours or agent_version in self._unknown:
                 continue
-            self._unknown.add(which)
-            known = {one.code_version for one in wanted if one.agent == kind.agent}
+            self._unknown.add(agent_version)
+            known = {one.code_version for one in filters if one.agent == kind.agent}
             detail = f"this worker does not have agent {kind.agent!r}"
             if known:
                 has = ", ".join(repr(version) for version in sorted(known))

@@ -38,7 +38,7 @@ class LineBranch(Protocol):
 
 
 class LineEnds(Protocol):
-    """What is notified that a line has stopped, when the run is about to end here: `Leaving` is one."""
+    """What is notified that a line has stopped, when the run is about to end here: `Supervisor` is one."""
 
     def notify(self) -> None: ...
     def stop_agent(self) -> None: ...
@@ -60,7 +60,7 @@ class LineOwner(Protocol):
     def is_stopped(self) -> bool: ...
     def owns(self, task: asyncio.Future[Any]) -> bool: ...
     @property
-    def leaving(self) -> LineEnds: ...
+    def supervisor(self) -> LineEnds: ...
     def settle(self, hops: int) -> None: ...
 
 
@@ -161,7 +161,7 @@ class Line(Coroutine[Any, Any, Any]):
         except Suspend as signal:
             if lines.suspension is not None or lines.is_stopped:
                 self._end()
-                lines.leaving.stop_agent()
+                lines.supervisor.stop_agent()
                 raise
             # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
@@ -172,7 +172,7 @@ class Line(Coroutine[Any, Any, Any]):
             return awaited
         except BaseException:  # also how a coroutine returns
             self._end()
-            lines.leaving.stop_agent()
+            lines.supervisor.stop_agent()
             raise
         finally:
             lines.current = outer
@@ -198,7 +198,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.state = what
         self.lines.settle(HOPS["call"])
         if self.lines.is_over:
-            self.lines.leaving.notify()
+            self.lines.supervisor.notify()
 
     def _blocked(self, how: LineState) -> None:
         if self.state is LineState.RUNNING:
@@ -206,7 +206,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.state = how
         self.lines.settle(HOPS["call" if how is LineState.CALLING else "await"])
         if self.lines.is_over:
-            self.lines.leaving.notify()
+            self.lines.supervisor.notify()
 
     def _end(self) -> None:
         if self.state is LineState.ENDED:
@@ -217,7 +217,7 @@ class Line(Coroutine[Any, Any, Any]):
         self.lines.members.discard(self)
         self.lines.settle(HOPS["end"])
         if self.lines.is_over:
-            self.lines.leaving.notify()
+            self.lines.supervisor.notify()
 
     def _deliver_cancellation(self) -> None:
         """As asyncio does: a task that is to be cancelled is so at its next await."""

@@ -3,7 +3,7 @@
 Each task of an agent is a *line* of execution (`line.py`) with a branch of its own in the log. In which order lines continue
 is fixed by the log (`turns.py`); so is which timeout of the code fires (`timeouts.py`).
 
-Not here: lines that wait (`parking.py`), the end of the run here (`leaving.py`), making tasks (`runtime/call/task_factory.py`).
+Not here: lines that wait (`parking.py`), the end of the run here (`supervisor.py`), making tasks (`runtime/call/task_factory.py`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Protocol
 from holdfast.core.entry import Place
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend, Unwind
-from holdfast.runtime.lines.leaving import Leaving, LeavingRun
 from holdfast.runtime.lines.line import HOPS, Line, LineBranch, LineState
 from holdfast.runtime.lines.parking import Parking, ParkingRun
+from holdfast.runtime.lines.supervisor import SupervisedRun, Supervisor
 from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun
 from holdfast.runtime.lines.turns import Turns, TurnsRun
 
 
-class LinesRun(TimeoutsRun, TurnsRun, ParkingRun, LeavingRun, Protocol):
+class LinesRun(TimeoutsRun, TurnsRun, ParkingRun, SupervisedRun, Protocol):
     """What is asked of the run whose lines these are: `Session` is one."""
 
     def lose(self, signal: BaseException) -> None: ...
@@ -53,7 +53,7 @@ class Lines:
         self.turns = Turns(session, self)
         self.timeouts = Timeouts(session)
         self.parking = Parking(session, self)
-        self.leaving = Leaving(session, self)
+        self.supervisor = Supervisor(session, self)
         self._hops = 0
         self._is_ticking = False
         self._patience: asyncio.TimerHandle | None = None
@@ -79,7 +79,7 @@ class Lines:
             self.tasks.discard(task)
             if branch.call_failed and not task.cancelled():
                 self._perhaps_failed.append((task, parent, started_at))
-            self.leaving.notify()
+            self.supervisor.notify()
 
         task.add_done_callback(ended)
 
@@ -100,7 +100,7 @@ class Lines:
     @property
     def is_stopped(self) -> bool:
         """Whether the run has been stopped: its code gets no further."""
-        return self.session.stopped is not None
+        return self.session.stop_signal is not None
 
     @property
     def is_alone(self) -> bool:
@@ -194,7 +194,7 @@ class Lines:
         if self.timeouts.fired:
             self._cancel_line(self.timeouts.record_first())
         elif self.parking.parked or self.has_unwound:
-            self.leaving.leave_if_quiet()
+            self.supervisor.leave_if_quiet()
 
     @property
     def is_calling(self) -> bool:

@@ -1,7 +1,7 @@
 """Lines that wait for something that the log will bring: each is parked inside its await.
 
 No exception passes through the code of the agent, so a `TaskGroup` does not take a wait for a failure.
-Not here: when a wait is over (`core/waits.py`), when the run is suspended (`leaving.py`).
+Not here: when a wait is over (`core/waits.py`), when the run is suspended (`supervisor.py`).
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Parking:
     def _wake_at(self, until: int | None) -> asyncio.TimerHandle | None:
         if until is None:
             return None
-        left = max(0, until - self._session.store.now()) / MICROSECONDS
-        return self._lines.loop.call_later(left + 0.001, self.look_again)
+        seconds = max(0, until - self._session.store.now()) / MICROSECONDS
+        return self._lines.loop.call_later(seconds + 0.001, self.look_again)
 
-    def look_again(self, ended: Sequence[str] = (), *, is_asked: bool = False) -> bool:
+    def look_again(self, ended_children: Sequence[str] = (), *, is_asked: bool = False) -> bool:
         """Wake the lines whose wait is over; whether there were any. While the run is being suspended, only
         who suspends it may ask."""
         if self._lines.is_leaving and not is_asked:
@@ -93,13 +93,14 @@ class Parking:
         woken = [
             waiter
             for place, waiter in self.parked.items()
-            if not waiter.done() and session.waits[place].is_over(session.journal, now, ended)
+            if not waiter.done()
+            and session.waits[place].is_over(session.journal, now, ended_children)
         ]
         for waiter in woken:
             waiter.set_result(None)
         return bool(woken)
 
-    def look_again_soon(self, ended: Sequence[str] = ()) -> None:
+    def look_again_soon(self, ended_children: Sequence[str] = ()) -> None:
         """The same from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._lines.loop.call_soon_threadsafe(self.look_again, ended)
+            self._lines.loop.call_soon_threadsafe(self.look_again, ended_children)

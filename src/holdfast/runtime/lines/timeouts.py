@@ -27,7 +27,7 @@ class FiredTimeout(NamedTuple):
     timeout: asyncio.Timeout
 
 
-class Shows(Protocol):
+class VisibleLog(Protocol):
     """What the code may see of its log: `AgentView` is one."""
 
     def show(self, seq: int) -> None: ...
@@ -40,7 +40,7 @@ class TimeoutsRun(Protocol):
     journal: Journal
 
     @property
-    def view(self) -> Shows: ...
+    def view(self) -> VisibleLog: ...
     def buffer(self, event: Event) -> object: ...
 
 

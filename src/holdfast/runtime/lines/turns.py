@@ -17,7 +17,7 @@ from holdfast.core.entry import Place
 from holdfast.core.journal import Journal
 from holdfast.errors import HoldfastError
 from holdfast.runtime.lines.line import Line, LineState
-from holdfast.runtime.lines.unasked import Unasked
+from holdfast.runtime.lines.unasked import UnaskedOutcomes
 
 
 class KnownLog(Protocol):
@@ -33,7 +33,7 @@ class TurnsRun(Protocol):
 
     journal: Journal
     patience_us: int
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     only_replay: HoldfastError | None
 
     @property
@@ -44,8 +44,8 @@ class TurnsRun(Protocol):
     def not_asked(self, place: Place, attempted: str) -> BaseException: ...
 
 
-class Stays(Protocol):
-    """What knows whether the run is about to be suspended: `Leaving` is one."""
+class SuspensionGate(Protocol):
+    """What knows whether the run is about to be suspended: `Supervisor` is one."""
 
     async def stay(self) -> None: ...
 
@@ -60,7 +60,7 @@ class TurnsLines(Protocol):
     is_leaving: bool
 
     @property
-    def leaving(self) -> Stays: ...
+    def supervisor(self) -> SuspensionGate: ...
     @property
     def has_hops(self) -> bool: ...
     @property
@@ -118,9 +118,9 @@ class Turns:
         """By place: lines that ask for an outcome that is recorded there."""
         self.outcomes: deque[Turn] = deque()
         """Outcomes that are written here, in the order of the log."""
-        self.held: list[Turn] = []
+        self.waiting_to_begin: list[Turn] = []
         """Lines that want to begin something new."""
-        self._unasked = Unasked(session, lines, self)
+        self._unasked = UnaskedOutcomes(session, lines, self)
 
     def outcome(self) -> Turn | None:
         """A turn for an outcome that is being written now: its place among all of them."""
@@ -179,7 +179,7 @@ class Turns:
         if line is None:
             return
         if self._lines.is_leaving:
-            await self._lines.leaving.stay()
+            await self._lines.supervisor.stay()
         if self._lines.is_in_order:
             return
         recorded = self.next_recorded()
@@ -187,12 +187,12 @@ class Turns:
             return
         turn = Turn(self, line)
         turn.attempted = attempted
-        self.held.append(turn)
+        self.waiting_to_begin.append(turn)
         try:
             await self._wait(turn, keep=False)
         finally:
-            if turn in self.held:
-                self.held.remove(turn)
+            if turn in self.waiting_to_begin:
+                self.waiting_to_begin.remove(turn)
 
     def _may_add_before(self, recorded: tuple[int, Place]) -> bool:
         """Whether a person has accepted new steps among what was recorded until then."""
@@ -220,8 +220,8 @@ class Turns:
         if turn.given_up is not None:
             raise turn.given_up
         line.cancel_due = line.cancel_due or is_cancelled
-        if self._session.stopped is not None and not self._lines.is_over:
-            raise self._session.stopped
+        if self._session.stop_signal is not None and not self._lines.is_over:
+            raise self._session.stop_signal
 
     def _may_continue(self, turn: Turn) -> bool:
         """Whether the first of the outcomes that were written here may be handed over now."""
@@ -243,7 +243,7 @@ class Turns:
 
     def grant(self, turn: Turn) -> None:
         turn.granted = True
-        if turn.line is not None and turn not in self.held:
+        if turn.line is not None and turn not in self.waiting_to_begin:
             turn.line.runs()
         if turn.waiter is not None and not turn.waiter.done():
             turn.waiter.set_result(None)
@@ -262,9 +262,9 @@ class Turns:
         ):
             self._hand_over_recorded(recorded[1])
             return True
-        if self.held:
-            held, self.held = self.held, []
-            for turn in held:
+        if self.waiting_to_begin:
+            waiting, self.waiting_to_begin = self.waiting_to_begin, []
+            for turn in waiting:
                 turn.granted = True
                 if turn.waiter is not None and not turn.waiter.done():
                     turn.waiter.set_result(None)
@@ -289,7 +289,7 @@ class Turns:
     @property
     def are_awaited(self) -> bool:
         """Whether a line needs what only `advance` gives."""
-        if self.asking or self.held:
+        if self.asking or self.waiting_to_begin:
             return True
         return bool(self.outcomes) and self.outcomes[0].waiter is not None
 
@@ -312,6 +312,6 @@ class Turns:
     def stop(self, signal: BaseException) -> None:
         """Every line that is waiting for its turn gets this signal."""
         self._session.stop(signal)
-        for turn in (*self.asking.values(), *self.held):
+        for turn in (*self.asking.values(), *self.waiting_to_begin):
             if not turn.granted:
                 self.grant(turn)

@@ -35,7 +35,7 @@ class UnaskedLines(Protocol):
     def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
 
 
-class Held(Protocol):
+class WaitingTurn(Protocol):
     """A line that wants to begin something new: `Turn` is one."""
 
     @property
@@ -48,12 +48,12 @@ class UnaskedTurns(Protocol):
     @property
     def asking(self) -> Mapping[Place, object]: ...
     @property
-    def held(self) -> Sequence[Held]: ...
+    def waiting_to_begin(self) -> Sequence[WaitingTurn]: ...
     def next_recorded(self) -> tuple[int, Place] | None: ...
     def stop(self, signal: BaseException) -> None: ...
 
 
-class Unasked:
+class UnaskedOutcomes:
     """What is done about a recorded outcome that no line asks for."""
 
     def __init__(self, session: UnaskedRun, lines: UnaskedLines, turns: UnaskedTurns) -> None:
@@ -96,5 +96,9 @@ class Unasked:
     def _diverge(self) -> None:
         recorded = self._turns.next_recorded()
         if recorded is not None:
-            attempted = str(self._turns.held[0].attempted) if self._turns.held else "nothing"
+            attempted = (
+                str(self._turns.waiting_to_begin[0].attempted)
+                if self._turns.waiting_to_begin
+                else "nothing"
+            )
             self._turns.stop(self._session.not_asked(recorded[1], attempted))

@@ -64,10 +64,10 @@ class LeaseKeeper:
         lease_seconds: float,
         renewed: Callable[[Sequence[Session]], None] = lambda _: None,
     ) -> None:
-        """`renewed` is called after each renewal with what is held; it must not block."""
+        """`renewed` is called after each renewal with the sessions whose leases are held; it must not block."""
         self._store, self._renewed = store, renewed
         self.lease_seconds = lease_seconds
-        self._held: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._owners: dict[str, Owner] = {}
         self._mutex = threading.Lock()
         self._wake = threading.Event()
@@ -82,10 +82,10 @@ class LeaseKeeper:
         is there."""
         ends = since + self.lease_seconds * (1 - MARGIN)
         with self._mutex:
-            before = self._held.get(session.run_id)
+            before = self._sessions.get(session.run_id)
             if before is not None:
                 before.lease_ends = 0.0
-            self._held[session.run_id] = session
+            self._sessions[session.run_id] = session
             self._owners[session.run_id] = owner
             session.lease_ends = ends
             if self._thread is None or not self._thread.is_alive():  # as after a fork
@@ -96,14 +96,14 @@ class LeaseKeeper:
         """The session is over."""
         with self._mutex:
             session.lease_ends = 0.0
-            if self._held.get(session.run_id) is session:
-                del self._held[session.run_id]
+            if self._sessions.get(session.run_id) is session:
+                del self._sessions[session.run_id]
                 del self._owners[session.run_id]
 
     def sessions(self) -> list[Session]:
         """The runs that execute here."""
         with self._mutex:
-            return list(self._held.values())
+            return list(self._sessions.values())
 
     def close(self) -> None:
         with self._mutex:
@@ -132,26 +132,26 @@ class LeaseKeeper:
         """Renew everything that is held, once. What is no longer executed is released instead."""
         self._drop_ownerless()
         with self._mutex:
-            held = dict(self._held)
-        if not held:
+            sessions = dict(self._sessions)
+        if not sessions:
             return
         asked_at = elapsed()
-        leases = [(run_id, session.epoch) for run_id, session in held.items()]
+        leases = [(run_id, session.epoch) for run_id, session in sessions.items()]
         lost = self._store.renew(leases, lease_us=self.lease_us)
         ends = asked_at + self.lease_seconds * (1 - MARGIN)
-        for run_id, session in held.items():
+        for run_id, session in sessions.items():
             if run_id in lost:
                 session.lose(Abandon(LeaseLost(run_id, session.epoch, session.epoch + 1)))
             with self._mutex:
-                if self._held.get(run_id) is session:  # else it was given up meanwhile
+                if self._sessions.get(run_id) is session:  # else it was given up meanwhile
                     session.lease_ends = 0.0 if run_id in lost else ends
-        self._renewed([session for run_id, session in held.items() if run_id not in lost])
+        self._renewed([session for run_id, session in sessions.items() if run_id not in lost])
 
     def _drop_ownerless(self) -> None:
         """An owner that ended without closing its session can only be a bug, or a loop that was abandoned. A
         lease that is renewed for it would never end."""
         with self._mutex:
-            gone = [self._held[run_id] for run_id, x in self._owners.items() if is_gone(x)]
+            gone = [self._sessions[run_id] for run_id, x in self._owners.items() if is_gone(x)]
         for session in gone:
             _log().warning(
                 "run %s: what executed it has gone; its lease is released", session.run_id

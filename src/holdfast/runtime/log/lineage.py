@@ -41,7 +41,7 @@ class LiveRun(Protocol):
     run_id: str
     store: Store
     journal: Journal
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     secrets: set[str]
     lineage: Lineage
 
@@ -86,8 +86,8 @@ def upwards(run: LiveRun | None) -> Iterator[LiveRun]:
         run = run.lineage.parent
 
 
-def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
-    """Set the policy of a run whose first event is known, to be executed inside `above` if given.
+def govern(run: LiveRun, spec: AgentSpec, parent: LiveRun | None = None) -> None:
+    """Set the policy of a run whose first event is known, to be executed inside `parent` if given.
 
     What is recorded always holds. Present code, of its agent and of the parent that executes it, can only
     narrow it.
@@ -95,23 +95,23 @@ def govern(run: LiveRun, spec: AgentSpec, above: LiveRun | None = None) -> None:
     created = run.journal.life.created
     assert created is not None
     inherited = Policy.recorded(created.policy)
-    if above is not None:
-        inherited = _requires(above.lineage.passed_on().narrow(inherited))
+    if parent is not None:
+        inherited = _requires(parent.lineage.passed_on().narrow(inherited))
     policy = inherited.narrow(declared(spec))
     policy = replace(policy, deadline_at=created.deadline_at, budget=created.budget)
-    run.lineage = Lineage(spec.name, policy, inherited, above)
-    if above is not None:
-        run.secrets = above.secrets  # what one of them must not tell, the other must not either
-        above.lineage.spent.pop(run.run_id, None)  # it was here before: it counts itself now
-        above.lineage.children.append(run)
+    run.lineage = Lineage(spec.name, policy, inherited, parent)
+    if parent is not None:
+        run.secrets = parent.secrets  # what one of them must not tell, the other must not either
+        parent.lineage.spent.pop(run.run_id, None)  # it was here before: it counts itself now
+        parent.lineage.children.append(run)
 
 
 def leave(run: LiveRun) -> None:
     """The run executes here no longer. What it used up counts against its parent until a receipt says so."""
-    above = run.lineage.parent
-    if above is not None and run in above.lineage.children:
-        above.lineage.spent[run.run_id] = spent_by(run)
-        above.lineage.children.remove(run)
+    parent = run.lineage.parent
+    if parent is not None and run in parent.lineage.children:
+        parent.lineage.spent[run.run_id] = spent_by(run)
+        parent.lineage.children.remove(run)
 
 
 def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS) -> Policy:
@@ -132,14 +132,14 @@ def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS
 
 
 def at_creation(
-    spec: AgentSpec, now: int, above: LiveRun | None, limits: Limits = NO_LIMITS
+    spec: AgentSpec, now: int, parent: LiveRun | None, limits: Limits = NO_LIMITS
 ) -> tuple[Policy, e.InheritedPolicy | None]:
     """The limits of a run that is created, and what its parents require of it."""
-    own = declared(spec, now, limits)
-    if above is None:
-        return own, None
-    handed = above.lineage.passed_on()
-    return handed.narrow(own, use_of(above).used), handed.inherited()
+    policy = declared(spec, now, limits)
+    if parent is None:
+        return policy, None
+    handed = parent.lineage.passed_on()
+    return handed.narrow(policy, use_of(parent).used), handed.inherited()
 
 
 def use_of(run: LiveRun, limits: dict[str, float] | None = None) -> BudgetUse:

@@ -110,7 +110,7 @@ class Session:
         self.children = AwaitedChildren(store, row, self.waits, config.agents)
         self.lines: Lines | None = None
         """The tasks of an async agent."""
-        self.stopped: BaseException | None = None
+        self.stop_signal: BaseException | None = None
         self.lost: BaseException | None = None
         """The run is not ours any more, for this reason: its code ends here, whatever it awaits."""
         self.settled = False
@@ -265,13 +265,13 @@ class Session:
 
     def check_alive(self) -> None:
         """Raise what stopped this session, at every call that its code still makes."""
-        if self.stopped is not None:
-            raise self.stopped
+        if self.stop_signal is not None:
+            raise self.stop_signal
 
     def stop(self, signal: BaseException) -> BaseException:
         """Whatever the code does from here on, it gets this signal at each call."""
-        if self.stopped is None and not (self.ending and isinstance(signal, Stop)):
-            self.stopped = signal
+        if self.stop_signal is None and not (self.ending and isinstance(signal, Stop)):
+            self.stop_signal = signal
         return signal
 
     def lose(self, signal: BaseException) -> None:
@@ -280,17 +280,17 @@ class Session:
         self.stop(signal)
         self.lost = signal
         if self.lines is not None:
-            self.lines.leaving.notify_soon()
+            self.lines.supervisor.notify_soon()
 
     @property
     def is_ending(self) -> bool:
         """Whether what is cancelled now is so because the whole run ends here, not by its own code."""
-        return self.is_unwinding or self.stopped is not None
+        return self.is_unwinding or self.stop_signal is not None
 
     def check_lease(self) -> None:
         """Before an effect: the lease must still be ours, by a margin."""
-        if self.stopped is not None:
-            raise self.stopped
+        if self.stop_signal is not None:
+            raise self.stop_signal
         if self.lease_ends <= elapsed():
             raise self.stop(Abandon(LeaseLost(self.run_id, self.epoch, self.epoch + 1)))
 
@@ -309,8 +309,8 @@ class Session:
     ) -> BaseException:
         """The code asks for something other than the log contains at this place. If the run has been stopped, that is
         why: code that continues although it was cancelled (after a timeout of its own) may do anything."""
-        if self.stopped is not None:
-            return self.stopped
+        if self.stop_signal is not None:
+            return self.stop_signal
         place = None if isinstance(where, str) else where
         created = self.journal.life.created
         forked_from = "" if created is None else created.forked_from

@@ -65,7 +65,7 @@ class WrittenRun(Protocol):
     epoch: int
     store: Store
     journal: Journal
-    stopped: BaseException | None
+    stop_signal: BaseException | None
 
     @property
     def log(self) -> KnownLog: ...
@@ -173,7 +173,7 @@ class LogWriter:
         """
         session = self._session
         with self._mutex:
-            if session.stopped is not None and not commit.is_receipt:
+            if session.stop_signal is not None and not commit.is_receipt:
                 session.check_alive()
             if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)

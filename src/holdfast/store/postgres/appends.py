@@ -33,9 +33,9 @@ from holdfast.errors import (
 )
 from holdfast.store.base import Append
 from holdfast.store.fence import LogPosition, refusals
-from holdfast.store.postgres.arrays import Ready, Text, blobs, longs, texts
+from holdfast.store.postgres.arrays import BinaryValue, Text, blobs, longs, texts
 from holdfast.store.postgres.connections import Connection, Link, Route, is_about_one
-from holdfast.store.postgres.timeline import Shared
+from holdfast.store.postgres.timeline import StoreContext
 from holdfast.store.tool_transaction import (
     ToolTransaction,
     cannot_commit,
@@ -61,9 +61,9 @@ _TRANSACTION_CONTROL: Final = re.compile(
 class Appends:
     """Writes batches of appends, and the receipts of tools that take `tx`."""
 
-    def __init__(self, route: Route, shared: Shared) -> None:
+    def __init__(self, route: Route, context: StoreContext) -> None:
         self._route, self._link = route, Link(route)
-        self._q, self._wakeups, channel, self._fixed_now, self._history = shared
+        self._q, self._wakeups, channel, self._fixed_now, self._history = context
         self._append = self._q["append"].encode()
         self._channel = Text(channel.encode())
 
@@ -73,11 +73,11 @@ class Appends:
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
         outcome: list[Exception | None] = [None] * len(batch)
-        left = list(range(len(batch)))
+        pending = list(range(len(batch)))
         if len(batch) == 1:
-            outcome, left = list(self._write(batch)), []
-        while left:
-            going, left = _going_together(batch, left)
+            outcome, pending = list(self._write(batch)), []
+        while pending:
+            going, pending = _going_together(batch, pending)
             for i, error in zip(going, self._write([batch[i] for i in going]), strict=True):
                 outcome[i] = error
         for work, error in zip(batch, outcome, strict=True):
@@ -101,18 +101,18 @@ class Appends:
     ) -> Sequence[Exception | None]:
         """Write all that fit. All are sent; if some do not fit none is written, and the rest is sent."""
         outcome: list[Exception | None] = [None] * len(works)
-        left = list(range(len(works)))
+        pending = list(range(len(works)))
         for _ in range(REFUSALS_MAX):
-            sending = [works[i] for i in left]
+            sending = [works[i] for i in pending]
             if not sending or self._write_all(db, sending):
                 return outcome
             refused = self._refused(db, sending)
             stored = self.are_stored(db, sending) if unsure else [False] * len(sending)
-            for i, error, there in zip(left, refused, stored, strict=True):
+            for i, error, there in zip(pending, refused, stored, strict=True):
                 outcome[i] = None if there else error
-            left = [
+            pending = [
                 i
-                for i, error, there in zip(left, refused, stored, strict=True)
+                for i, error, there in zip(pending, refused, stored, strict=True)
                 if error is None and not there
             ]
         raise StoreUnavailable(
@@ -165,7 +165,7 @@ class Appends:
             db.execute(self._q["wake"], (self._fixed_now(), woken))
         return True
 
-    def _arrays(self, works: Sequence[Append], woken: Sequence[str] = ()) -> list[Ready]:
+    def _arrays(self, works: Sequence[Append], woken: Sequence[str] = ()) -> list[BinaryValue]:
         """The parameters of `append_events`: the logs, then the events with their log's place."""
         logs: dict[str, int] = {}  # id: place
         fences: list[int] = []
@@ -334,7 +334,7 @@ def _after_comment(text: str) -> str:
     return ""
 
 
-def columns(records: Sequence[Record]) -> dict[str, Ready]:
+def columns(records: Sequence[Record]) -> dict[str, BinaryValue]:
     """Records as arrays, one a column, in the order of their fields."""
     seqs, times, epochs, kinds, datas, hashes = zip(*records, strict=True) if records else ((),) * 6
     return {
@@ -351,7 +351,7 @@ def _is_plain(work: Append) -> bool:
     return work.change is None and not work.blobs and not work.claims_key
 
 
-def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[int], list[int]]:
+def _going_together(batch: Sequence[Append], pending: Sequence[int]) -> tuple[list[int], list[int]]:
     """Which appends go into the next statement, and which have to wait for the one after.
 
     Of one run only those that follow each other without a gap: `append_events` compares a log's end
@@ -364,7 +364,7 @@ def _going_together(batch: Sequence[Append], left: Sequence[int]) -> tuple[list[
     last: dict[str, Append | None] = {}
     keys: set[str] = set()
     woken: set[str] = set()
-    for i in left:
+    for i in pending:
         work, change = batch[i], batch[i].change
         before = last.get(work.run_id)
         fits = work.run_id not in last or (before is not None and _follows(before, work))

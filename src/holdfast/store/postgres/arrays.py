@@ -26,54 +26,56 @@ _ONE_LONG: Final = struct.Struct(">iiiiiiq")
 _ONE_OTHER: Final = struct.Struct(">iiiiii")
 
 
-class Ready(bytes):
+class BinaryValue(bytes):
     """A value in its binary form; `oid` is its type in PostgreSQL's catalogue."""
 
     oid: ClassVar[int]
 
 
-class Text(Ready):
+class Text(BinaryValue):
     """A text."""
 
     oid = _TEXT
 
 
-class Texts(Ready):
+class TextArray(BinaryValue):
     """A text[]."""
 
     oid = 1009
 
 
-class Longs(Ready):
+class BigintArray(BinaryValue):
     """A bigint[]."""
 
     oid = 1016
 
 
-class Blobs(Ready):
+class ByteaArray(BinaryValue):
     """A bytea[]."""
 
     oid = 1001
 
 
-def longs(values: Sequence[int]) -> Longs:
+def longs(values: Sequence[int]) -> BigintArray:
     """Integers as bigint[]."""
     count = len(values)
     if count == 1:
-        return Longs(_ONE_LONG.pack(1, 0, _BIGINT, 1, 1, 8, values[0]))
+        return BigintArray(_ONE_LONG.pack(1, 0, _BIGINT, 1, 1, 8, values[0]))
     fields = [8] * (2 * count)  # each element follows its length in bytes
     fields[1::2] = values
-    return Longs(_HEADER.pack(1, 0, _BIGINT, count, 1) + struct.pack(">" + "iq" * count, *fields))
+    return BigintArray(
+        _HEADER.pack(1, 0, _BIGINT, count, 1) + struct.pack(">" + "iq" * count, *fields)
+    )
 
 
-def texts(values: Sequence[str]) -> Texts:
+def texts(values: Sequence[str]) -> TextArray:
     """Strings as text[]."""
-    return Texts(_variable(_TEXT, list(map(str.encode, values))))
+    return TextArray(_variable(_TEXT, list(map(str.encode, values))))
 
 
-def blobs(values: Sequence[bytes]) -> Blobs:
+def blobs(values: Sequence[bytes]) -> ByteaArray:
     """Byte strings as bytea[]."""
-    return Blobs(_variable(_BYTEA, values))
+    return ByteaArray(_variable(_BYTEA, values))
 
 
 def _variable(kind: int, values: Sequence[bytes]) -> bytes:
@@ -87,14 +89,14 @@ def _variable(kind: int, values: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-class _ReadyDumper(Dumper):
+class _BinaryDumper(Dumper):
     format = Format.BINARY
 
-    def __init__(self, cls: type[Ready], context: AdaptContext | None = None) -> None:
+    def __init__(self, cls: type[BinaryValue], context: AdaptContext | None = None) -> None:
         super().__init__(cls, context)
         self.oid = cls.oid
 
-    def dump(self, obj: Ready) -> bytes:
+    def dump(self, obj: BinaryValue) -> bytes:
         return obj
 
 
@@ -102,5 +104,5 @@ def register(context: AdaptContext) -> None:
     """Teach a connection to send these."""
     adapters = context.adapters
     if adapters is not None:
-        for kind in (Text, Texts, Longs, Blobs):
-            adapters.register_dumper(kind, _ReadyDumper)
+        for kind in (Text, TextArray, BigintArray, ByteaArray):
+            adapters.register_dumper(kind, _BinaryDumper)

@@ -110,7 +110,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             self.execute("COMMIT")
         return done.fetchall()
 
-    def ask(self, query: bytes, values: Sequence[arrays.Ready]) -> bool:
+    def ask(self, query: bytes, values: Sequence[arrays.BinaryValue]) -> bool:
         """The truth value that one statement gives, in one call into libpq.
 
         psycopg would hold this conversation step by step, and the interpreter's lock would have to
@@ -312,22 +312,22 @@ class Link:
         pause = 0.005
         with self._using:
             while True:
-                sent = False
+                was_sent = False
                 try:
                     connection = self._ready()
-                    sent = True
+                    was_sent = True
                     with self.timed():
                         return work(connection, unsure)
                 except psycopg.Error as error:
                     lost = self._clean_up()
-                    unsure = unsure or (sent and lost)
+                    unsure = unsure or (was_sent and lost)
                     if not lost and error.sqlstate not in _RETRIED:
                         raise self._route.translated(error) from error
                     route = self._route
                     patience = route.patience if route.reached else route.opening_patience
                     give_up = give_up or time.monotonic() + patience
                     pause = min(pause * 2, 0.5) * random.uniform(0.7, 1.3)  # noqa: S311 (only to spread)
-                    if _is_hopeless(error, sent):
+                    if _is_hopeless(error, was_sent):
                         raise StoreRefused(self._route.describe(error)) from error
                     if time.monotonic() + pause > give_up:
                         raise self._unavailable(error, unsure) from error
@@ -471,6 +471,6 @@ def is_about_one(error: StoreError) -> bool:
     return code[:2] in ("22", "23", "54") or code == "55P03"
 
 
-def _is_hopeless(error: psycopg.Error, sent: bool) -> bool:
+def _is_hopeless(error: psycopg.Error, was_sent: bool) -> bool:
     message = str(error).replace(_STRANGER, "")
-    return not sent and any(sign in message for sign in _HOPELESS)
+    return not was_sent and any(sign in message for sign in _HOPELESS)

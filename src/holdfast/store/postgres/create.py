@@ -16,15 +16,15 @@ from holdfast.store.base import Append, Creation, RunRow
 from holdfast.store.postgres import arrays
 from holdfast.store.postgres.appends import Appends, columns
 from holdfast.store.postgres.connections import Connection, Pool, is_about_one
-from holdfast.store.postgres.timeline import Shared
+from holdfast.store.postgres.timeline import StoreContext
 
 
 class Creating:
     """Writes batches of new runs."""
 
-    def __init__(self, pool: Pool, appends: Appends, shared: Shared) -> None:
+    def __init__(self, pool: Pool, appends: Appends, context: StoreContext) -> None:
         self._pool, self._appends = pool, appends
-        self._q, self._wakeups, self._channel, self._fixed_now, self._history = shared
+        self._q, self._wakeups, self._channel, self._fixed_now, self._history = context
 
     def commit(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         """Create a batch of runs; for each None, or why it was refused."""

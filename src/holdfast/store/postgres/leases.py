@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.store.base import MICROSECONDS, NO_PROGRESS, ClaimFilter, RunRow
 from holdfast.store.postgres.connections import Connection, Link, Pool, Route
-from holdfast.store.postgres.timeline import Shared
+from holdfast.store.postgres.timeline import StoreContext
 
 RENEWAL_SECONDS_MAX: Final = 5.0
 UNSETTLED_SECONDS: Final = 0.5
@@ -21,9 +21,9 @@ UNSETTLED_SECONDS: Final = 0.5
 class Leases:
     """Claims, renews and releases runs."""
 
-    def __init__(self, route: Route, pool: Pool, schema: str, shared: Shared) -> None:
+    def __init__(self, route: Route, pool: Pool, schema: str, context: StoreContext) -> None:
         self._route, self._pool, self._schema = route, pool, schema
-        self._q, self._wakeups, self._channel, self._fixed_now, self._history = shared
+        self._q, self._wakeups, self._channel, self._fixed_now, self._history = context
         self._link = Link(route, answer_seconds_max=RENEWAL_SECONDS_MAX)
 
     def close(self) -> None:
@@ -68,11 +68,11 @@ class Leases:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         exclude: Sequence[str],
     ) -> list[RunRow]:
         """See `base.Store.claim_due`."""
-        limited = sorted({one.agent for one in wanted if one.max_running is not None})
+        limited = sorted({one.agent for one in filters if one.max_running is not None})
         params = {
             "id": None,
             "worker": worker,
@@ -82,8 +82,8 @@ class Leases:
             "limit": limit,
             "exclude": list(exclude),
             "no_progress": list(NO_PROGRESS),
-            "max_running": [-1 if one.max_running is None else one.max_running for one in wanted],
-            **columns_of(wanted),
+            "max_running": [-1 if one.max_running is None else one.max_running for one in filters],
+            **columns_of(filters),
         }
 
         def claim(db: Connection, unsure: bool) -> list[tuple[Any, ...]]:
@@ -105,22 +105,22 @@ class Leases:
             self._history.remember(row.id, epoch=row.epoch)
         return rows
 
-    def renew(self, held: Sequence[tuple[str, int]], lease_us: int) -> set[str]:
+    def renew(self, leases: Sequence[tuple[str, int]], lease_us: int) -> set[str]:
         """See `base.Store.renew`."""
         times = {"now": self._fixed_now(), "lease": lease_us}
 
         def renew(db: Connection, _unsure: bool) -> set[str]:
             params = {
-                "ids": [run_id for run_id, _ in held],
-                "epochs": [epoch for _, epoch in held],
+                "ids": [run_id for run_id, _ in leases],
+                "epochs": [epoch for _, epoch in leases],
                 **times,
             }
             with self._route.clock.reading() as set_clock:
                 found = db.change(self._q["renew"], params)
                 if found and times["now"] is None:
                     set_clock(found[0][1])
-            lost = {run_id for run_id, _ in held} - {run_id for run_id, _ in found}
-            for run_id, epoch in held:
+            lost = {run_id for run_id, _ in leases} - {run_id for run_id, _ in found}
+            for run_id, epoch in leases:
                 if run_id in lost and db.change(
                     self._q["renew_one"], {"id": run_id, "epoch": epoch, **times}
                 ):
@@ -148,8 +148,8 @@ class Leases:
         return freed
 
 
-def columns_of(wanted: Sequence[ClaimFilter]) -> dict[str, list[str]]:
+def columns_of(filters: Sequence[ClaimFilter]) -> dict[str, list[str]]:
     return {
-        "agents": [one.agent for one in wanted],
-        "versions": [one.code_version for one in wanted],
+        "agents": [one.agent for one in filters],
+        "versions": [one.code_version for one in filters],
     }

@@ -33,10 +33,10 @@ from holdfast.store.base import (
     RunRow,
 )
 from holdfast.store.checks import (
+    check_claim_filters,
     check_filter,
     check_new_run,
     check_text,
-    check_wanted,
 )
 from holdfast.store.group import AppendGroup, GroupCommit, Ticket
 from holdfast.store.passwords import without_password
@@ -52,7 +52,7 @@ from holdfast.store.postgres.tables import (
     PostgresSchedules,
     PostgresSnapshots,
 )
-from holdfast.store.postgres.timeline import History, Shared
+from holdfast.store.postgres.timeline import History, StoreContext
 from holdfast.store.wakeups import Wakeups
 
 T = TypeVar("T")
@@ -128,13 +128,13 @@ class PostgresStore:
         history = History(self._q)
         self._route.met = history.meet
         self._wakeups = Wakeups()
-        shared = Shared(self._q, self._wakeups, self._channel, self._fixed_now, history)
+        context = StoreContext(self._q, self._wakeups, self._channel, self._fixed_now, history)
         self._pool = Pool(self._route, self._pool_size)
         self._listener = Listener(self._route.connect, self._channel, self._wakeups, self._notify)
-        self._appends = Appends(self._route, shared)
-        self._leases = Leases(self._route, self._pool, self._schema.name, shared)
+        self._appends = Appends(self._route, context)
+        self._leases = Leases(self._route, self._pool, self._schema.name, context)
         self._group = AppendGroup(self._appends.commit)
-        self._creations = GroupCommit(Creating(self._pool, self._appends, shared).commit)
+        self._creations = GroupCommit(Creating(self._pool, self._appends, context).commit)
 
     def _notify(self, note: str) -> None:
         """Notify all who listen, on a connection that does not listen itself."""
@@ -228,18 +228,18 @@ class PostgresStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         self._check_writable()
-        checked = check_wanted(wanted)
+        checked = check_claim_filters(filters)
         if limit <= 0 or not checked:
             return []
         return self._leases.claim_due(worker, lease_us, limit, checked, exclude)
 
-    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+    def renew(self, leases: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         self._check_writable()
-        return self._leases.renew(held, lease_us) if held else set()
+        return self._leases.renew(leases, lease_us) if leases else set()
 
     def release(self, run_id: str, epoch: int, *, died: bool = False) -> bool:
         self._check_writable()
@@ -268,11 +268,11 @@ class PostgresStore:
         return dict(self._rows("heads", (list(run_ids),)))
 
     def runs(
-        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+        self, filter: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
-        check_filter(which)
-        params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
-        return [RunRow(*row) for row in self._rows(sql.listing(which), params)]
+        check_filter(filter)
+        params = {**filter._asdict(), "limit": max(0, limit), "cursor": cursor}
+        return [RunRow(*row) for row in self._rows(sql.listing(filter), params)]
 
     def kinds(self) -> list[Kind]:
         return [Kind(*row) for row in self._rows("kinds")]
@@ -313,7 +313,7 @@ class PostgresStore:
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
@@ -326,11 +326,11 @@ class PostgresStore:
             return POLL_SECONDS_MIN, DEAF_SECONDS_MAX
 
         self._listener.start()
-        next_due = partial(self._next_to_do, wanted)
+        next_due = partial(self._next_to_do, filters)
         return self._wakeups.wait_due(next_due, self.now, stop_when, timeout, pauses=pauses)
 
-    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
-        due: int | None = self._rows("next_to_do", columns_of(check_wanted(wanted)))[0][0]
+    def _next_to_do(self, filters: Sequence[ClaimFilter]) -> int | None:
+        due: int | None = self._rows("next_to_do", columns_of(check_claim_filters(filters)))[0][0]
         return due
 
     def nudge(self) -> None:

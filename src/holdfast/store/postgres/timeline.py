@@ -43,7 +43,7 @@ _TIMELINE: Final = """
 """
 
 
-class _Known(NamedTuple):
+class _ReadPosition(NamedTuple):
     seq: int = -1
     hash: bytes = b""
     epoch: int = 0
@@ -55,7 +55,7 @@ class History:
     def __init__(self, queries: dict[str, str]) -> None:
         self._q = queries
         self._mutex = threading.Lock()
-        self._known: dict[str, _Known] = {}
+        self._positions: dict[str, _ReadPosition] = {}
         self._timeline = ""
         self._changed_at: float | None = None
         self.lost: dict[str, LogRegressed] = {}
@@ -65,11 +65,13 @@ class History:
         self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
     ) -> None:
         """These records, and that this epoch was given, have been acknowledged."""
-        before = self._known.pop(run_id, _Known())  # to the end: the oldest are forgotten first
+        before = self._positions.pop(
+            run_id, _ReadPosition()
+        )  # to the end: the oldest are forgotten first
         seq, digest = (records[-1].seq, records[-1].hash) if records else before[:2]
-        self._known[run_id] = _Known(seq, digest, max(epoch or 0, before.epoch))
-        while len(self._known) > KNOWN_MAX:
-            self._known.pop(next(iter(self._known)), None)
+        self._positions[run_id] = _ReadPosition(seq, digest, max(epoch or 0, before.epoch))
+        while len(self._positions) > KNOWN_MAX:
+            self._positions.pop(next(iter(self._positions)), None)
 
     def meet(self, db: Connection) -> None:
         """A new connection: if it leads to another timeline, compare before it is used."""
@@ -92,7 +94,7 @@ class History:
         return max(0.0, self._changed_at + lease_seconds - time.monotonic())
 
     def _compare(self, db: Connection) -> None:
-        known = dict(self._known)
+        known = dict(self._positions)
         ids = list(known)
         found = db.rows(self._q["stored_hashes"], (ids, [k.seq for k in known.values()]))
         there = {run_id for run_id, _, digest in found if known[run_id].hash == digest}
@@ -104,7 +106,7 @@ class History:
             db.change(self._q["set_aside"], (str(self.lost[run_id]), run_id))
             _log.error("%s", self.lost[run_id])
         for run_id in lost:
-            self._known.pop(run_id, None)
+            self._positions.pop(run_id, None)
 
 
 def _timeline_of(db: Connection) -> str:
@@ -117,7 +119,7 @@ def _timeline_of(db: Connection) -> str:
         return ""
 
 
-class Shared(NamedTuple):
+class StoreContext(NamedTuple):
     """What the parts of a store have in common in one process."""
 
     queries: dict[str, str]

@@ -31,10 +31,10 @@ def queries(dialect: str) -> dict[str, str]:
     }
 
 
-def listing(which: Filter) -> str:
+def listing(filter: Filter) -> str:
     """The name of the statement that lists such runs, by the column that narrows them most."""
     for column in ("status", "agent", "parent"):
-        if getattr(which, column):
+        if getattr(filter, column):
             return f"list_by_{column}"
     return "list"
 

@@ -179,20 +179,20 @@ class Appends:
         if self._ends_known_at != self._connections.others:
             ends.clear()
             self._ends_known_at = self._connections.others
-        found: dict[str, LogPosition] = {}
+        positions: dict[str, LogPosition] = {}
         unknown: list[str] = []
         for work in batch:
             run_id = work.run_id
             at = ends.pop(run_id, None)
             if at is not None:
-                found[run_id] = at
-            elif run_id not in found:
+                positions[run_id] = at
+            elif run_id not in positions:
                 unknown.append(run_id)
         if unknown:
             if len(ends) >= 100_000:
                 ends.clear()
-            _read_ends(db, unknown, found)
-        return found
+            _read_ends(db, unknown, positions)
+        return positions
 
     def _remember(self, batch: Sequence[Append], ends: dict[str, LogPosition]) -> None:
         """The transaction is committed: the logs end with what it wrote."""
@@ -283,14 +283,14 @@ def _refuse_transaction_control(action: int, *_: str | None) -> int:
     return apsw.SQLITE_DENY if action == apsw.SQLITE_TRANSACTION else apsw.SQLITE_OK
 
 
-def _read_ends(db: apsw.Connection, run_ids: list[str], found: dict[str, LogPosition]) -> None:
+def _read_ends(db: apsw.Connection, run_ids: list[str], positions: dict[str, LogPosition]) -> None:
     alone = len(run_ids) == 1
     params = (run_ids[0] if alone else json.dumps(run_ids),)
     rows: list[tuple[Any, ...]] = db.execute(
         _Q["fence_one" if alone else "fence"], params
     ).fetchall()
     for run_id, key, epoch, head, hash_, woken in rows:
-        found[run_id] = LogPosition(epoch, head, hash_, key, woken)
+        positions[run_id] = LogPosition(epoch, head, hash_, key, woken)
 
 
 def insert_events(db: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:

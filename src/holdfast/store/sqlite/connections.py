@@ -40,7 +40,7 @@ from holdfast.store.sqlite.file import (
 # ── every open store closes its connections around a fork ────────────────────────────────────
 
 
-class Forked(Protocol):
+class ForkHooks(Protocol):
     """What is called around a fork: the connections of a store."""
 
     def before_fork(self) -> None: ...
@@ -56,23 +56,23 @@ class _Forks(threading.local):
     those that it has stopped, so that it sets exactly these going again.
     """
 
-    watched: ClassVar[weakref.WeakSet[Forked]] = weakref.WeakSet()
-    stopped: Sequence[Forked] = ()
+    watched: ClassVar[weakref.WeakSet[ForkHooks]] = weakref.WeakSet()
+    stopped_connections: Sequence[ForkHooks] = ()
 
     def before(self) -> None:
-        self.stopped = tuple(self.watched)
-        for connections in self.stopped:
+        self.stopped_connections = tuple(self.watched)
+        for connections in self.stopped_connections:
             connections.before_fork()
 
     def after_in_parent(self) -> None:
-        for connections in self.stopped:
+        for connections in self.stopped_connections:
             connections.after_fork_in_parent()
-        self.stopped = ()
+        self.stopped_connections = ()
 
     def after_in_child(self) -> None:
-        for connections in self.stopped:
+        for connections in self.stopped_connections:
             connections.after_fork_in_child()
-        self.stopped = ()
+        self.stopped_connections = ()
 
 
 FORKS: Final = _Forks()
@@ -121,18 +121,18 @@ class Presence:
     def opened(self) -> None:
         """The write connection has been opened: its files are the ones under these names now."""
         self.check()
-        found = _stat(self.path)
-        self._main, self._content = _identity(found), (found.st_mtime_ns, found.st_size)
+        file_stat = _stat(self.path)
+        self._main, self._content = _identity(file_stat), (file_stat.st_mtime_ns, file_stat.st_size)
         self._folder_changed = _stat(self._folder).st_mtime_ns
         self._companions = {suffix: _find(self._real + suffix) for suffix in COMPANIONS}
 
     def check(self) -> bool:
         """StoreReplaced if another file, or none, has the store's name; else whether the file was written
         to since the last check. (That is rare: by a checkpoint, or by a copy over it.)"""
-        found = self.check_identity()
-        if found is None:
+        file_stat = self.check_identity()
+        if file_stat is None:
             return False
-        before, self._content = self._content, (found.st_mtime_ns, found.st_size)
+        before, self._content = self._content, (file_stat.st_mtime_ns, file_stat.st_size)
         return before != self._content
 
     def check_identity(self) -> os.stat_result | None:
@@ -140,12 +140,12 @@ class Presence:
         if self._main is None:
             return None
         try:
-            found = _stat(self.path)
+            file_stat = _stat(self.path)
         except OSError as error:
             raise self._replaced(f"{self.path} is gone ({error.strerror})") from None
-        if (found.st_dev, found.st_ino) != self._main:
+        if (file_stat.st_dev, file_stat.st_ino) != self._main:
             raise self._replaced(f"{self.path} was replaced by another file")
-        return found
+        return file_stat
 
     def check_all(self) -> None:
         """The same after a commit, for all files. As long as nothing was created, deleted or renamed in
@@ -169,8 +169,8 @@ class Presence:
         )
 
 
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino
+def _identity(file_stat: os.stat_result) -> Identity:
+    return file_stat.st_dev, file_stat.st_ino
 
 
 def _find(path: str) -> Identity | None:

@@ -37,10 +37,10 @@ from holdfast.store.base import (
     system_clock,
 )
 from holdfast.store.checks import (
+    check_claim_filters,
     check_filter,
     check_new_run,
     check_text,
-    check_wanted,
 )
 from holdfast.store.group import AppendGroup, GroupCommit, Ticket
 from holdfast.store.sqlite.appends import Appends, Reserve, insert_run
@@ -134,10 +134,10 @@ class SQLiteStore:
         is_new = insert_run(db, creation, self.now())
         return self._row(db.execute(_Q["run"], (creation.run.id,)).get), is_new
 
-    def _row(self, found: tuple[Any, ...]) -> RunRow:
+    def _row(self, columns: tuple[Any, ...]) -> RunRow:
         """A run's row as it was read. SQLite checks types when it writes, and not when it reads."""
-        row = RunRow(*found)
-        if row.status not in STATUSES or not _reads_as(found, _ROW_TYPES):
+        row = RunRow(*columns)
+        if row.status not in STATUSES or not _reads_as(columns, _ROW_TYPES):
             raise StoreDamaged(
                 f"{self.path}: the row of run {row.id!r} cannot be decoded. {DAMAGED}"
             )
@@ -186,12 +186,12 @@ class SQLiteStore:
         worker: str,
         lease_us: int,
         limit: int,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         exclude: Sequence[str] = (),
     ) -> list[RunRow]:
         if limit <= 0:
             return []
-        checked = check_wanted(wanted)
+        checked = check_claim_filters(filters)
         with (
             self._reading() as db
         ):  # without the write lock: an idle worker disturbs no other process
@@ -204,11 +204,11 @@ class SQLiteStore:
         place = {key: place for place, key in enumerate(keys)}
         return sorted(found, key=lambda row: place[row.cursor])
 
-    def renew(self, held: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
+    def renew(self, leases: Sequence[tuple[str, int]], *, lease_us: int) -> set[str]:
         now = self.now()
         lost = set()
         with self._transaction() as db:
-            for run_id, epoch in held:
+            for run_id, epoch in leases:
                 params = {"id": run_id, "epoch": epoch, "now": now, "until": now + lease_us}
                 if db.execute(_Q["renew"], params).get is None:
                     lost.add(run_id)
@@ -256,17 +256,17 @@ class SQLiteStore:
         return number
 
     def runs(
-        self, which: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
+        self, filter: Filter = Filter(), *, limit: int = 50, cursor: int | None = None
     ) -> list[RunRow]:
-        check_filter(which)
-        params = {**which._asdict(), "limit": max(0, limit), "cursor": cursor}
-        return [self._row(row) for row in self._rows(_Q[sql.listing(which)], params)]
+        check_filter(filter)
+        params = {**filter._asdict(), "limit": max(0, limit), "cursor": cursor}
+        return [self._row(row) for row in self._rows(_Q[sql.listing(filter)], params)]
 
-    def _next_to_do(self, wanted: Sequence[ClaimFilter]) -> int | None:
+    def _next_to_do(self, filters: Sequence[ClaimFilter]) -> int | None:
         """When the next of these runs is due, or the next schedule of their agents."""
-        agents = json.dumps([one.agent for one in wanted])
+        agents = json.dumps([one.agent for one in filters])
         with self._reading() as db:
-            times = _due_times(db, wanted)
+            times = _due_times(db, filters)
             scheduled: int | None = db.execute(_Q["next_schedule"], {"agents": agents}).get
         return min(times if scheduled is None else [*times, scheduled], default=None)
 
@@ -304,13 +304,13 @@ class SQLiteStore:
 
     def wait_due(
         self,
-        wanted: Sequence[ClaimFilter],
+        filters: Sequence[ClaimFilter],
         *,
         timeout: float,
         stop_when: Callable[[], bool] | None = None,
     ) -> bool:
         return self._wakeups.wait_due(
-            partial(self._next_to_do, wanted),
+            partial(self._next_to_do, filters),
             self.now,
             stop_when,
             timeout,
@@ -330,15 +330,15 @@ class SQLiteStore:
 
 def _due(
     db: apsw.Connection,
-    wanted: Sequence[ClaimFilter],
+    filters: Sequence[ClaimFilter],
     now: int,
     limit: int,
     exclude: Sequence[str],
 ) -> list[tuple[int, int]]:
     """The place in the queue and the key of the first runs that may be claimed."""
-    found: list[tuple[int, int, ClaimFilter]] = []
+    candidates: list[tuple[int, int, ClaimFilter]] = []
     free: dict[str, int] = {}
-    for one in wanted:
+    for one in filters:
         room = limit
         if one.max_running is not None:
             running = db.execute(_Q["running"], {"agent": one.agent, "now": now}).get
@@ -350,9 +350,9 @@ def _due(
             "limit": room,
             "exclude": json.dumps(list(exclude)) if exclude else None,
         }
-        found += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
+        candidates += [(rank, key, one) for rank, key in db.execute(_Q["due"], params)]
     chosen: list[tuple[int, int]] = []
-    for rank, key, one in sorted(found):
+    for rank, key, one in sorted(candidates):
         if one.max_running is not None:
             free[one.agent] -= 1
             if free[one.agent] < 0:
@@ -361,18 +361,18 @@ def _due(
     return chosen[:limit]
 
 
-def _due_times(db: apsw.Connection, wanted: Sequence[ClaimFilter]) -> list[int]:
+def _due_times(db: apsw.Connection, filters: Sequence[ClaimFilter]) -> list[int]:
     """For each kind of run the next time at which one is due, if any."""
     times = [
         db.execute(_Q["next_due"], {"agent": one.agent, "code_version": one.code_version}).get
-        for one in check_wanted(wanted)
+        for one in check_claim_filters(filters)
     ]
     return [due for due in times if due is not None]
 
 
-def _reads_as(found: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
+def _reads_as(columns: tuple[Any, ...], types: tuple[Any, ...]) -> bool:
     """Whether the columns of a row are of these types. SQLite checks that only when it writes."""
-    return all(map(isinstance, found, types))
+    return all(map(isinstance, columns, types))
 
 
 def _text(stored: Any) -> str:

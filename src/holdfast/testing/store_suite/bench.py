@@ -126,7 +126,7 @@ class Bench:
             worker="w",
             lease_us=LEASE_US,
             limit=limit,
-            wanted=asked or self.kinds(),
+            filters=asked or self.kinds(),
             exclude=exclude,
         )
         return [row.id for row in rows]

@@ -39,7 +39,7 @@ def due_runs_are_those_of_the_named_agents(bench: Bench) -> None:
     for agent in ("a", "b", "c"):
         bench.create(f"of-{agent}", agent=agent)
 
-    same([], bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=9, wanted=[]))
+    same([], bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=9, filters=[]))
     same([], bench.due("absent"))
     same({"of-a", "of-c"}, set(bench.due("a", "c", "absent")))
     same(["of-b"], bench.due())
@@ -153,7 +153,7 @@ def workers_that_claim_at_once_keep_an_agents_limit(bench: Bench) -> None:
     for i in range(20):
         bench.create(f"r{i}")
     wanted = [ClaimFilter("agent", "", 3)]
-    claim = partial(bench.store.claim_due, lease_us=LEASE_US, limit=2, wanted=wanted)
+    claim = partial(bench.store.claim_due, lease_us=LEASE_US, limit=2, filters=wanted)
     answers = together(*[partial(claim, worker=f"w{i}") for i in range(8)])
 
     same(3, len({row.id for rows in answers for row in rows}))

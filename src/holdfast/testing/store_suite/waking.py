@@ -48,7 +48,7 @@ def the_count_of_wakes_is_in_every_row_that_is_returned(bench: Bench) -> None:
     same((2, [2]), (bench.row().woken, [row.woken for row in bench.store.runs()]))
     same(2, bench.claimed().woken)
     bench.store.release("run", 1)
-    rows = bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=1, wanted=bench.kinds())
+    rows = bench.store.claim_due(worker="w", lease_us=LEASE_US, limit=1, filters=bench.kinds())
     same([2], [row.woken for row in rows])
 
 

@@ -19,17 +19,17 @@ from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.lines.turns import Turns
 
 
-class LeavingRun(Protocol):
+class SupervisedRun(Protocol):
     """What is asked of the run: `Session` is one."""
 
-    stopped: BaseException | None
+    stop_signal: BaseException | None
     lost: BaseException | None
 
     def check_alive(self) -> None: ...
     def stop(self, signal: BaseException) -> BaseException: ...
 
 
-class LeavingLines(Protocol):
+class SupervisedLines(Protocol):
     """What is asked of the lines of the run: `Lines` is one."""
 
     loop: asyncio.AbstractEventLoop
@@ -53,10 +53,10 @@ class LeavingLines(Protocol):
     def forget_patience(self) -> None: ...
 
 
-class Leaving:
+class Supervisor:
     """How the execution of one run ends in this process."""
 
-    def __init__(self, session: LeavingRun, lines: LeavingLines) -> None:
+    def __init__(self, session: SupervisedRun, lines: SupervisedLines) -> None:
         self._session, self._lines = session, lines
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
@@ -105,7 +105,7 @@ class Leaving:
 
     def _has_ended(self, agent: asyncio.Task[Any]) -> bool:
         if agent.done():
-            if isinstance(self._session.stopped, Stop):
+            if isinstance(self._session.stop_signal, Stop):
                 raise asyncio.CancelledError  # no call is waited for
             failed = agent.cancelled() or agent.exception() is not None
             if failed or all(task.done() for task in self._lines.tasks):
@@ -171,7 +171,7 @@ class Leaving:
 
     def stop_agent(self) -> None:
         """If the run has been stopped, its own line ends too, whatever it awaits."""
-        if self._session.stopped is not None and self._lines.suspension is None:
+        if self._session.stop_signal is not None and self._lines.suspension is None:
             self._lines.loop.call_soon(self._cancel_agent)
 
     def notify_soon(self) -> None:
