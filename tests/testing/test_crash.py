@@ -11,7 +11,7 @@ import agents_wrong as wrong
 import pytest
 
 from holdfast.testing import CrashReport, Outcome
-from holdfast.testing.crash import Fault
+from holdfast.testing.crash_faults import Fault
 from holdfast.testing.scenario import Reaction
 from support.slim import Slim
 

@@ -39,7 +39,8 @@ from holdfast.testing.spec import (
 from holdfast.testing.step_matcher import Outcome
 
 if TYPE_CHECKING:  # loaded with --crash-everywhere
-    from holdfast.testing.crash import CrashReport, Fault, Lives
+    from holdfast.testing.crash import CrashReport, Lives
+    from holdfast.testing.crash_faults import Fault
     from holdfast.testing.fork_server import ForkServers
 
 

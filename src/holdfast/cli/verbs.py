@@ -30,7 +30,7 @@ VERBS: Final = {
     "schedules": ("worker", "schedules", "List all schedules and their next due times."),
     "unschedule": ("worker", "unschedule", "Delete a schedule."),
     "list": ("inspect", "list_runs", "List runs, newest first."),
-    "show": ("inspect", "show", "Show the state of a run and how it got there."),
+    "show": ("show", "show", "Show the state of a run and how it got there."),
     "trace": ("inspect", "trace", "Print a run's timeline as sentences."),
     "events": ("inspect", "events", "Print a run's log, event by event."),
     "diff": ("inspect", "diff", "Show what changed in a run between two steps."),

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from holdfast.agents.models import ScriptedModel, call, say
     from holdfast.runtime.declare.mocks import MockFailure, MockMissing
     from holdfast.testing.clock import ManualClock
-    from holdfast.testing.crash import CrashReport, Fault
+    from holdfast.testing.crash import CrashReport
+    from holdfast.testing.crash_faults import Fault
     from holdfast.testing.scenario import ScenarioSetup
     from holdfast.testing.step_matcher import Outcome, sentence
     from holdfast.testing.store_suite import Bench, check_store, store_checks
@@ -39,7 +40,8 @@ _HOMES: Final = {
     "holdfast.agents.models": ("ScriptedModel", "call", "say"),
     "holdfast.runtime.declare.mocks": ("MockFailure", "MockMissing"),
     "holdfast.testing.clock": ("ManualClock",),
-    "holdfast.testing.crash": ("CrashReport", "Fault"),
+    "holdfast.testing.crash": ("CrashReport",),
+    "holdfast.testing.crash_faults": ("Fault",),
     "holdfast.testing.scenario": ("ScenarioSetup",),
     "holdfast.testing.step_matcher": ("Outcome", "sentence"),
     "holdfast.testing.store_suite": ("Bench", "check_store", "store_checks"),
