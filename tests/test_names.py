@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +93,52 @@ def test_every_file_and_name_on_a_design_page_exists(page: Path) -> None:
     }
 
     assert ([], []) == (missing_files(text), sorted(said - names() - KNOWN))
+
+
+@cache
+def members() -> dict[str, frozenset[str]]:
+    """By the name of a class: what it and the classes of the package that it is made from define or assign."""
+    classes = {
+        node.name: node
+        for file in MODULES
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    return {name: frozenset(_members(node, classes)) for name, node in classes.items()}
+
+
+def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
+    for inner in ast.walk(node):
+        match inner:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            yield from _members(classes[base.id], classes)
+
+
+def strangers(text: str) -> list[str]:
+    """Names such as `Session.show` whose class does not have them."""
+    found = {name for name in _NAME.findall(text) if name[0].isupper() and name.count(".") == 1}
+    pairs = sorted(tuple(name.split(".")) for name in found)
+    return [f"{a}.{b}" for a, b in pairs if a in members() and b not in members()[a]]
+
+
+@pytest.mark.parametrize("page", DESIGN, ids=lambda file: file.name)
+def test_every_member_on_a_design_page_is_one_of_its_class(page: Path) -> None:
+    assert [] == strangers(_FENCE.sub("", page.read_text("utf-8")))
+
+
+def test_every_member_in_a_docstring_is_one_of_its_class() -> None:
+    found = {str(file.relative_to(SOURCE)): prose(file.read_text("utf-8")) for file in MODULES}
+
+    assert {} == {file: wrong for file, text in found.items() if (wrong := strangers(text))}
+
+
+def test_a_member_of_another_class_is_found() -> None:
+    assert ["Session.show"] == strangers("`Session.show`, `AgentView.show` and `Unknown.show`")
 
 
 KNOWN = {

@@ -20,6 +20,7 @@ from holdfast import (
     RunWaiting,
     loop,
     step,
+    tool,
 )
 from holdfast.agents.state import Message, Role, ToolCall
 from holdfast.testing.clock import ManualClock
@@ -157,6 +158,25 @@ def test_a_recorded_call_has_its_time_and_its_real_duration(
         assert all(c.time for c in state.memory.tool_calls)
         assert hf.replay("r").reached_end
         assert state == hf.get("r").agent_state
+
+
+def test_a_call_in_a_transaction_has_its_duration_too(tmp_path: Path) -> None:
+    """The first time as on a replay, where it always had one."""
+    clock = ManualClock()
+
+    @tool
+    def book(tx: Any) -> int:
+        clock.advance(4)
+        return len(tx.execute("SELECT 5"))
+
+    @loop(max_iterations=9)
+    def main(run: Run, state: AgentState) -> AgentState:
+        return state.record(book(), name="book").to_executing().to_done()
+
+    with timed(tmp_path, clock) as hf:
+        state = hf.run(main, "x", id="r")
+        assert [4.0] == [c.duration for c in state.memory.tool_calls]
+        assert hf.replay("r").reached_end
 
 
 def test_one_call_and_one_record_belong_together_without_a_name(tmp_path: Path) -> None:

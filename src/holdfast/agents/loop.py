@@ -27,10 +27,10 @@ from holdfast.errors import AgentFailed, InvalidInput, Stop
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.approval import require_approvals
 from holdfast.runtime.call.checkpoints import end_iteration
-from holdfast.runtime.call.enter import enter
+from holdfast.runtime.call.enter import declared
 from holdfast.runtime.call.gate import check_budget, gate
 from holdfast.runtime.call.operations import Flow, Invoke
-from holdfast.runtime.call.results import Durations, measured
+from holdfast.runtime.call.receipt import Durations, measured
 from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import (
     Agent,
@@ -40,7 +40,6 @@ from holdfast.runtime.declare.agent_spec import (
     agent_spec_of,
 )
 from holdfast.runtime.declare.params import Params
-from holdfast.runtime.declare.specs import declared
 from holdfast.runtime.exec.undo import register_names
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
@@ -117,7 +116,7 @@ def loop(
             return _Loop(session, spec, run, root, states, max_iterations).flow(kwargs)
 
         spec = agent_spec_of(fn, {**options, "body": body}, params)
-        return declared(fn, spec, enter)
+        return declared(fn, spec)
 
     return declare
 

@@ -14,12 +14,11 @@ from holdfast.core.effect import Effect
 from holdfast.core.policy import RISKS, Budget, Checkpoint, Rate, Retry
 from holdfast.errors import InvalidInput
 from holdfast.runtime.api.run import AsyncRun, Run
-from holdfast.runtime.call.enter import enter
+from holdfast.runtime.call.enter import declared
 from holdfast.runtime.declare.agent_spec import Agent, AsyncAgent, Strategy, agent_spec_of
 from holdfast.runtime.declare.call_spec import Risk, Schema, call_spec_of, effect_class
 from holdfast.runtime.declare.options import AGENT, STEP, TOOL, as_function, check_known
 from holdfast.runtime.declare.params import HIDDEN
-from holdfast.runtime.declare.specs import declared
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +52,7 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         if hidden:
             raise InvalidInput(f"{fn.__name__} takes {hidden[0]}: declare it with @tool, not @step")
         spec = call_spec_of(fn, effect=Effect.REPEATABLE, risk="read", **options)
-        return declared(fn, spec, enter)
+        return declared(fn, spec)
 
     check_known("@step", options, STEP)
     return declare if fn is None else declare(fn)
@@ -99,7 +98,7 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
                 f"{fn.__name__}: risk must be one of {', '.join(RISKS)}, not {risk!r}"
             )
         effect = effect_class(fn, risk, opts.get("check"))
-        return declared(fn, call_spec_of(fn, effect=effect, risk=risk, outside=True, **opts), enter)
+        return declared(fn, call_spec_of(fn, effect=effect, risk=risk, outside=True, **opts))
 
     check_known("@tool", options, TOOL)
     return declare if fn is None else declare(fn)
@@ -153,7 +152,7 @@ def agent(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
         fn = as_function(fn, "@agent", options.get("name"))
-        return declared(fn, agent_spec_of(fn, dict(options)), enter)
+        return declared(fn, agent_spec_of(fn, dict(options)))
 
     check_known("@agent", options, AGENT)
     return declare if fn is None else declare(fn)

@@ -52,8 +52,8 @@ class Recorder:
         here = self._here
         return self._session.note(replace(fact, branch=here.path, after=here.index), blobs)
 
-    def _encode(self, data: Any) -> tuple[Value, list[Blob]]:
-        return self._session.wrap(values.encode(data))
+    def _encode(self, data: Any) -> tuple[Value, Sequence[Blob]]:
+        return log.wrap(values.encode(data))
 
     def _load(self, value: Any) -> Any:
         """The value itself, read from the store if it was too big for its event."""
@@ -165,7 +165,7 @@ class State:
                 fields[key].read(self._after(op, key, values.decode(data)))
         except NotStorable as error:
             raise error.of(f"state.{key}") from None
-        wrapped, blobs = self._session.wrap(data)
+        wrapped, blobs = log.wrap(data)
         self._run._note(e.StateChanged(op=op, key=key, value=wrapped), blobs)
 
     def _after(self, op: str, key: str, value: Any) -> Any:

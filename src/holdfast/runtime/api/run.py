@@ -251,7 +251,7 @@ class RunBase(Recorder):
             counter=counter,
             artifact_bytes_max=self.budget.limits.get(_ARTIFACTS_MAX),
         )
-        value, blobs = self._session.wrap(context.SLICE.encode(found))
+        value, blobs = log.wrap(context.SLICE.encode(found))
         shown = self._note(e.ContextShown(slice=value), blobs)
         recorded: ContextSlice = context.SLICE.decode(self._session.unwrap(shown.slice))
         return recorded

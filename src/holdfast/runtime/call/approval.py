@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core import values
+from holdfast.core import log, values
 from holdfast.core.entry import Entry, request_id
 from holdfast.core.events import ErrorInfo
 from holdfast.core.policy import Policy, microseconds
@@ -24,14 +24,12 @@ from holdfast.errors import (
 from holdfast.runtime.call.commit import catch_up, commit, park
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
-from holdfast.runtime.call.operations import (
-    CallRequest,
-    Flow,
-)
-from holdfast.runtime.call.results import (
+from holdfast.runtime.call.operations import Flow
+from holdfast.runtime.call.receipt import (
     failed_receipt,
     failure,
 )
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.session import Session, recorded_text
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
@@ -67,7 +65,7 @@ def ask_approval(
         until = None
         if policy.approval_ttl is not None:
             until = session.store.now() + microseconds(policy.approval_ttl, "approval_ttl")
-        value, blobs = session.wrap(request.args)
+        value, blobs = log.wrap(request.args)
         asks = e.WaitBegan(
             branch=request.branch.path,
             index=request.index,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -12,7 +11,6 @@ from holdfast.core import events as e
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.core.events import Usage
-from holdfast.core.log import Blob
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import (
@@ -24,31 +22,23 @@ from holdfast.errors import (
     Stop,
     StoreError,
 )
-from holdfast.runtime.call.commit import commit, is_due, park, wait_until
+from holdfast.runtime.call.commit import commit, park, wait_until
 from holdfast.runtime.call.gate import end_by_deadline, gate_again, within_limits
 from holdfast.runtime.call.intent import record_intent
 from holdfast.runtime.call.match import replay
-from holdfast.runtime.call.operations import (
-    CallRequest,
-    Flow,
-    HandOver,
-    Invoke,
-    Never,
-    TaskCancelled,
-    TimeUp,
-)
-from holdfast.runtime.call.recover import given_up, is_unknown, lost_response, record_cancelled
-from holdfast.runtime.call.results import (
-    encoded,
+from holdfast.runtime.call.operations import Flow, HandOver, Invoke, Never, TaskCancelled, TimeUp
+from holdfast.runtime.call.receipt import (
     error_info,
     failed_receipt,
     failure,
-    kept_args,
     note_duration,
+    receipt_of,
+    record_receipt,
     result_lost,
     secrets_of,
-    spent_by_child,
 )
+from holdfast.runtime.call.recover import given_up, is_unknown, lost_response, record_cancelled
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.writer import Batch, Commit
 from holdfast.store.cancel import REASONS
@@ -163,7 +153,8 @@ def _attempt(
                 return (yield from replay(request, settled))
         yield from record_cancelled(request, cut, number, step, started_at)
     result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
-    yield from _record_receipt(request, receipt, blobs)
+    yield from record_receipt(request, receipt, blobs)
+    note_duration(spec.name, receipt.duration_us)
     if receipt.unavailable:
         raise result_lost(request, receipt.unavailable, receipt.step)
     return result
@@ -217,19 +208,9 @@ def _transact(
     spec, session = request.spec, request.session
 
     def finish(raw: Any) -> tuple[Any, Batch]:
-        result, value, blobs, unavailable = encoded(request, raw)
-        if unavailable:  # nothing is committed yet, so it can still be refused
-            raise NotStorable(unavailable, what=f"the result of {spec.name}")
-        receipt = e.CallSucceeded(
-            branch=request.branch.path,
-            index=request.index,
-            forks=request.forks,
-            step=step,
-            name=spec.name,
-            result=value,
-            attempt=number,
-            duration_us=session.store.now() - started_at,
-        )
+        result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
+        if receipt.unavailable:  # nothing is committed yet, so it can still be refused
+            raise NotStorable(receipt.unavailable, what=f"the result of {spec.name}")
         work = Commit([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
         return result, session.writer.commit(work, None)
 
@@ -251,60 +232,10 @@ def _transact(
         else:
             result, batch = committed
             yield HandOver(session, batch.seq, batch.turn)
+            receipt = batch.commit.events[0]
+            assert isinstance(receipt, e.CallSucceeded)
+            note_duration(spec.name, receipt.duration_us)
             return result
-
-
-def receipt_of(
-    request: CallRequest, raw: Any, number: int, step: int, started_at: int
-) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
-    """The result as code sees it, and the receipt with what is kept outside the log."""
-    spec, session = request.spec, request.branch.session
-    usage = getattr(raw, "usage", None)
-    result, value, blobs, unavailable = encoded(request, raw)
-    has_intent, is_child = spec.has_intent, spec.effect == Effect.CHILD
-    if unavailable and not has_intent:
-        raise NotStorable(unavailable, what=f"the result of {spec.name}")
-    args, digest = (None, "") if has_intent else kept_args(request)
-    duration_us = session.store.now() - started_at
-    note_duration(spec.name, duration_us)
-    receipt = e.CallSucceeded(
-        branch=request.branch.path,
-        index=request.index,
-        forks=request.forks,
-        step=step or session.next_step(),
-        name=spec.name,
-        result=value,
-        digest=digest,
-        args=args,
-        attempt=number,
-        duration_us=duration_us,
-        usage=usage if usage is not None and isinstance(usage, Usage) and not is_child else None,
-        unavailable=unavailable,
-        spent=spent_by_child(request, step) if is_child else None,
-    )
-    return result, receipt, blobs
-
-
-def _record_receipt(
-    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
-) -> Flow[object]:
-    """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
-    session, has_intent = request.branch.session, request.spec.has_intent
-    if has_intent or session.config.checkpoint.at_step or is_due(session):
-        return commit(
-            session, [receipt], blobs=blobs, urgent=has_intent, evidence=request, is_outcome=True
-        )
-    return _hold_receipt(request, receipt, blobs)
-
-
-def _hold_receipt(
-    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
-) -> Flow[None]:
-    session = request.branch.session
-    turn = session.buffer(msgspec.structs.replace(receipt, buffered=True), blobs)
-    session.journal.forget(*request.place)
-    if turn is not None:
-        yield HandOver(session, None, turn)
 
 
 def _failed(

@@ -25,7 +25,8 @@ from holdfast.errors import InvalidInput, StoreError
 from holdfast.runtime.call.commit import commit, is_due
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import CodeRequest, Flow, Invoke
+from holdfast.runtime.call.operations import Flow, Invoke
+from holdfast.runtime.call.request import CodeRequest
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.reader import ResumePoint
 from holdfast.runtime.log.session import Session

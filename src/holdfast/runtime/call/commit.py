@@ -30,7 +30,6 @@ from holdfast.errors import (
 )
 from holdfast.runtime.call.operations import (
     BatchRefused,
-    CallRequest,
     Flow,
     HandOver,
     Invoke,
@@ -41,6 +40,7 @@ from holdfast.runtime.call.operations import (
     Sleep,
     Write,
 )
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit

@@ -1,4 +1,4 @@
-"""What happens when a declared function is called.
+"""Enter: what happens when a declared function is called.
 
 Inside a run it enters the call flow. Outside any run a step or tool is a plain call, so that it can be
 unit-tested; an agent is not, because its durability would silently be off.
@@ -6,23 +6,83 @@ unit-tested; an agent is not, because its durability would silently be off.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
+import typing
 import warnings
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.call.drivers import drive
-from holdfast.runtime.call.flow import answer, ask, nested, proceed
-from holdfast.runtime.call.match import recorded
-from holdfast.runtime.call.operations import CallRequest, LookAgain
+from holdfast.runtime.call.flow import answer, proceed
+from holdfast.runtime.call.match import find, recorded
+from holdfast.runtime.call.operations import LookAgain
+from holdfast.runtime.call.request import CallRequest, request_call
 from holdfast.runtime.call.task_factory import drive_async_here
-from holdfast.runtime.declare.agent_spec import AgentSpec
+from holdfast.runtime.declare.agent_spec import AgentSpec, remember
 from holdfast.runtime.declare.call_spec import CallSpec
+from holdfast.runtime.declare.specs import SPEC, bind_method
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.lease import under_way
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def declared(fn: F, spec: CallSpec | AgentSpec) -> F:
+    """A function of the same type that enters the call flow when it is called inside a run."""
+    call = _entry(spec)
+    if spec.is_async:
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await call(args, kwargs)
+
+        @functools.wraps(fn)
+        def make(*args: Any, **kwargs: Any) -> Any:
+            coroutine = awaited(*args, **kwargs)
+            remember(spec.name, coroutine)
+            return coroutine
+
+        wrapper: Any = _marked_async(make)
+    else:
+
+        @functools.wraps(fn)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return call(args, kwargs)
+
+        wrapper = called
+    setattr(wrapper, SPEC, spec)
+    if isinstance(spec, AgentSpec):
+        wrapper.bind = bind_method(wrapper, spec)
+        if spec.params.signature is not None:
+            wrapper.__signature__ = spec.params.signature  # a caller does not give the run
+    return typing.cast(F, wrapper)
+
+
+def _entry(spec: CallSpec | AgentSpec) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    if not isinstance(spec, CallSpec) or not spec.is_method:
+        return functools.partial(enter, spec)
+
+    def of_instance(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            raise TypeError(f"{spec.name} is a method; call it on an instance")
+        return enter(spec.bound_to(args[0]), args[1:], kwargs)
+
+    return of_instance
+
+
+def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, known to asyncio and inspect as one whose result is awaited."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    if mark is not None:  # Python 3.12
+        return typing.cast(Callable[..., Any], mark(fn))
+    code = fn.__code__  # in 3.11 only `inspect` reads this flag; a call is made by other means
+    fn.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
+    return fn
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -35,7 +95,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
     bound = spec.params.bind(args, kwargs)
     if spec.is_async:
         return _to_await(current, spec, bound)
-    request, entry = ask(current, spec, bound)
+    request = request_call(current, spec, bound)
+    entry = find(request).entry
     if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(request, entry)  # as the flow would, without driving one: all of replay
     try:
@@ -50,7 +111,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
     """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
-    request, entry = ask(branch, spec, bound)
+    request = request_call(branch, spec, bound)
+    entry = find(request).entry
     lines = branch.session.lines
     done = entry is not None and entry.done is not None and not entry.done.unavailable
     if entry is not None and done and (lines is None or lines.is_in_order):
@@ -76,7 +138,11 @@ def _outside(
             "another agent. A plain call would not be durable"
         )
     if current is not None:
-        nested(current, spec)
+        if spec.effect != Effect.REPEATABLE:
+            raise NotDurable(
+                f"{spec.name} is a tool and was called inside {current.name}, where it would not be recorded; "
+                f"call it from the agent"
+            )
         if current.instead is not None:
             return current.instead(spec, args, _with_key(spec, kwargs))
     elif runs := under_way():

@@ -1,86 +1,35 @@
 """The call flow, written once: a generator of effects.
 
-    enter → name → match → gate → record intent → execute → commit receipt → fold
+    enter → request → match → gate → approval → intent → attempt → receipt → commit
 
 It yields what must be done (`Write`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
 or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
 without I/O, and every yield is a point where the process may die.
 
-Reading order: `call` is the pipeline, and its stages are modules: `match.py`, `gate.py`, `approval.py`, `recover.py`,
-`intent.py`, `attempt.py`, `commit.py`. Agents run through `execute.py`, which is the same idea one layer up.
+Reading order: the stages are modules of these names; `_make` here is what connects them from the gate on. A call whose process
+died is settled by `recover.py`. Agents run through `execute.py`, which is the same idea one layer up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import replace
-
-from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
-from holdfast.core.values import canonical_flat
-from holdfast.errors import (
-    InvalidInput,
-    NotDurable,
-)
 from holdfast.runtime.call.approval import ask_approval, check_args
 from holdfast.runtime.call.attempt import make_attempts
 from holdfast.runtime.call.gate import gate, gate_again
 from holdfast.runtime.call.match import check_all_replayed, find, replay
-from holdfast.runtime.call.operations import (
-    Begin,
-    CallRequest,
-    Flow,
-    LookAgain,
-    Never,
-    TaskCancelled,
-)
+from holdfast.runtime.call.operations import Begin, Flow, LookAgain, Never, TaskCancelled
 from holdfast.runtime.call.recover import given_up, record_cancelled, settle_doubt
+from holdfast.runtime.call.request import CallRequest, request_call
 from holdfast.runtime.declare.call_spec import CallSpec
-from holdfast.runtime.declare.secrets import secrets_in
-from holdfast.runtime.log.branches import Branch, Inside
-from holdfast.runtime.log.session import Session
-from holdfast.store.base import RESERVED
-
-# ── the pipeline ─────────────────────────────────────────────────────────────────────────────
+from holdfast.runtime.log.branches import Branch
 
 
 def call(branch: Branch, spec: CallSpec, bound: dict[str, Any], *, undoes: int = 0) -> Flow[Any]:
     """One use of a step or tool inside a run."""
-    return (yield from proceed(*ask(branch, spec, bound, undoes)))
-
-
-def ask(
-    branch: Branch, spec: CallSpec, bound: dict[str, Any], undoes: int = 0
-) -> tuple[CallRequest, Entry | None]:
-    """A call as it is asked for (its place, its canonical arguments), and what the log contains there."""
-    session = branch.session
-    if redact := session.lineage.policy.redact:
-        spec = _redacting(session, spec, redact)
-    own_key = ""
-    args = canonical_flat(bound) if spec.is_flat else None
-    if args is None:
-        args = spec.encode_args(bound)  # fails before any effect
-        if spec.params.hidden:
-            own_key = _own_key(spec, bound)
-        if spec.redact:
-            secret = [bound.get(name) for name in spec.redact]
-            session.secrets.update(secrets_in(secret, declared=True))
-    session.specs[spec.name] = spec
-    index = branch.take()
-    request = CallRequest(branch, index, branch.forked, 1, spec, bound, args, own_key, undoes)
-    return request, find(request).entry
-
-
-def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:
-    """The spec with what the policy redacts too. Kept: to make one takes longer than the rest of a call."""
-    kept = session.redacting.get(spec.name)
-    if kept is None or kept[0] is not spec or kept[1] is not redact:
-        made = replace(spec, redact=spec.redact | redact)
-        kept = session.redacting[spec.name] = (spec, redact, made)
-    found: CallSpec = kept[2]
-    return found
+    request = request_call(branch, spec, bound, undoes)
+    return (yield from proceed(request, find(request).entry))
 
 
 def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
@@ -162,29 +111,3 @@ def _give_up(request: CallRequest, cut: TaskCancelled, entry: Entry | None) -> N
     number = entry.attempts + 1 if has_outcome else max(1, entry.attempts)
     yield from record_cancelled(request, cut, number, entry.step)
     raise AssertionError("unreachable")
-
-
-def _own_key(spec: CallSpec, bound: Mapping[str, Any]) -> str:
-    """The key that the caller brings along, if the call has one."""
-    key = bound.get("idempotency_key") or "" if "idempotency_key" in spec.params.hidden else ""
-    if (
-        not isinstance(key, str)
-        or len(key) > 500
-        or (key and (not key.strip() or key.startswith(RESERVED)))
-    ):
-        raise InvalidInput(
-            f"{spec.name}: idempotency_key must be text of up to 500 characters, not {key!r}"
-        )
-    return key
-
-
-# ── calls inside calls ───────────────────────────────────────────────────────────────────────
-
-
-def nested(inside: Inside, spec: CallSpec) -> None:
-    """A call inside the body of another: harmless if it only reads, refused if it could act unseen."""
-    if spec.effect != Effect.REPEATABLE:
-        raise NotDurable(
-            f"{spec.name} is a tool and was called inside {inside.name}, where it would not be recorded; "
-            f"call it from the agent"
-        )

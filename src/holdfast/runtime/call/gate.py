@@ -21,7 +21,8 @@ from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, Stop, StoreError
 from holdfast.runtime.call.commit import park, wait_until
-from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Sleep
+from holdfast.runtime.call.operations import Flow, Invoke, Sleep
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.lineage import LiveRun, use_of
 from holdfast.runtime.log.session import Session

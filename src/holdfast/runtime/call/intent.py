@@ -26,17 +26,15 @@ from holdfast.errors import (
 from holdfast.runtime.call.commit import commit, park
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
-from holdfast.runtime.call.operations import (
-    CallRequest,
-    Flow,
-)
-from holdfast.runtime.call.recover import doubt
-from holdfast.runtime.call.results import (
+from holdfast.runtime.call.operations import Flow
+from holdfast.runtime.call.receipt import (
     failed_receipt,
     failure,
     kept_args,
     result_lost,
 )
+from holdfast.runtime.call.recover import doubt
+from holdfast.runtime.call.request import CallRequest
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
 from holdfast.waiting import WaitingFor
@@ -67,7 +65,7 @@ def record_intent(
             f"{request} under the key {before.key!r}",
             f"{request} under the key {key!r}",
         )
-    value, blobs = session.wrap(request.args)
+    value, blobs = log.wrap(request.args)
     until = None
     if spec.key_ttl is not None:
         first = entry.first_intent_at if entry is not None and before is not None else 0
@@ -137,7 +135,7 @@ def _from_other_run(request: CallRequest, key_taken: KeyTaken, step: int) -> Flo
         signal = suspended(session.run_id, waiting, wake_at=at)
         yield from park(session, OpenWait(request.place, "timer", at), signal)
         raise AssertionError("unreachable")
-    value, blobs = session.wrap(raw)
+    value, blobs = log.wrap(raw)
     args, digest = kept_args(request)
     receipt = e.CallSucceeded(
         branch=request.branch.path,

@@ -15,9 +15,10 @@ from holdfast.core.entry import Entry
 from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
 from holdfast.errors import NotStorable
 from holdfast.runtime.call.gate import gate
-from holdfast.runtime.call.operations import CallRequest, CodeRequest, Flow, Replay
+from holdfast.runtime.call.operations import Flow, Replay
+from holdfast.runtime.call.receipt import failure, note_duration, result_lost
 from holdfast.runtime.call.recover import cancel_child, doubt
-from holdfast.runtime.call.results import failure, note_duration, result_lost
+from holdfast.runtime.call.request import CallRequest, CodeRequest
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session, recorded_text
 

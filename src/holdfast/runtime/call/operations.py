@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.core.ancestors import ForkAncestry
-from holdfast.core.entry import Entry, Place
-from holdfast.core.events import Value
-from holdfast.core.match import is_same_call
-from holdfast.core.values import digest
+from holdfast.core.entry import Place
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, Commit
@@ -115,71 +110,6 @@ class HandOver(msgspec.Struct, eq=False):
 
 
 Operation = Write | Invoke | Read | Sleep | Park | Begin | Replay | HandOver
-
-
-class CodeRequest(msgspec.Struct, eq=False):
-    """Something that the code asks for at a place: a call, a wait, the end of an iteration."""
-
-    branch: Branch
-    index: int
-    forks: int
-    """How many branches the code had started right before it."""
-    count: int
-    """How many places it takes, from `index` on."""
-
-    @property
-    def session(self) -> Session:
-        return self.branch.session
-
-    @property
-    def place(self) -> Place:
-        return self.branch.path, self.index
-
-    @property
-    def name(self) -> str:
-        """What it is known by, when new steps are accepted."""
-        raise NotImplementedError  # each kind of request has its own
-
-    @property
-    def is_insertable(self) -> bool:
-        """Whether it may be recorded before something else, when new steps are accepted."""
-        return True
-
-    def is_recorded_in(self, entry: Entry, number: int, lineage: ForkAncestry) -> bool:
-        """Whether this entry is of the same request."""
-        raise NotImplementedError  # likewise
-
-
-class CallRequest(CodeRequest):
-    """One call as it was asked for: who, where, with what."""
-
-    spec: CallSpec
-    bound: dict[str, Any]
-    args: bytes
-    own_key: str = ""
-    undoes: int = 0
-    _digest: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    is_recorded_in = is_same_call
-
-    def read(self, value: Value) -> bytes:
-        """The JSON bytes of a recorded value."""
-        return self.session.unwrap(value)
-
-    @property
-    def digest(self) -> str:
-        """The name of the arguments. Made when it is wanted: replay mostly compares the bytes themselves."""
-        if not self._digest:
-            self._digest = digest(self.args)
-        return self._digest
-
-    def __str__(self) -> str:
-        text = self.args.decode()
-        return f"{self.spec.name}({text if len(text) <= 200 else text[:199] + '…'})"
 
 
 class BatchRefused(Exception):

@@ -22,15 +22,9 @@ from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.core.waits import OpenWait
 from holdfast.errors import StoreError, Woken
 from holdfast.runtime.call.commit import commit, commit_outcome, park
-from holdfast.runtime.call.operations import (
-    CallRequest,
-    Flow,
-    Invoke,
-    LookAgain,
-    Never,
-    TaskCancelled,
-)
-from holdfast.runtime.call.results import encoded, error_info, failed_receipt, secrets_of
+from holdfast.runtime.call.operations import Flow, Invoke, LookAgain, Never, TaskCancelled
+from holdfast.runtime.call.receipt import encoded, error_info, failed_receipt, secrets_of
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.declare.call_spec import Done
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session

@@ -1,6 +1,6 @@
 """The traceback of a failure as its author wants to read it: frames of their own code, ours folded.
 
-Not here: secrets, and how an error is stored (`results.py`).
+Not here: secrets, and how an error is stored (`receipt.py`).
 """
 
 from __future__ import annotations

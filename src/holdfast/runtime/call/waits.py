@@ -15,10 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core import events as e
-from holdfast.core import values
+from holdfast.core import log, values
 from holdfast.core.ancestors import ForkAncestry
 from holdfast.core.entry import Entry, Place, request_id
 from holdfast.core.events import Value
+from holdfast.core.log import Blob
 from holdfast.core.match import Open, Recorded, is_same_wait
 from holdfast.core.parts import text, texts
 from holdfast.core.policy import MICROSECONDS, microseconds
@@ -27,16 +28,9 @@ from holdfast.errors import InvalidInput, Rejected, Suspend
 from holdfast.runtime.call.commit import catch_up, commit
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import check_all_replayed, find
-from holdfast.runtime.call.operations import (
-    Begin,
-    CodeRequest,
-    Flow,
-    Park,
-    Replay,
-    Sleep,
-    TaskCancelled,
-)
+from holdfast.runtime.call.operations import Begin, Flow, Park, Replay, Sleep, TaskCancelled
 from holdfast.runtime.call.recover import forks_above
+from holdfast.runtime.call.request import CodeRequest
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
@@ -291,9 +285,10 @@ def _come(request: WaitRequest, *, has_begun: bool) -> Flow[Sequence[e.WaitEnded
 
 def _begin(request: WaitRequest) -> Flow[None]:
     session, places, now = request.session, request.places, request.session.store.now()
-    begins, all_blobs = [], []
+    begins: list[e.WaitBegan] = []
+    all_blobs: list[Blob] = []
     for at, x in zip(places, request.requests, strict=True):
-        show, blobs = (None, []) if x.show is None else session.wrap(values.encode(x.show))
+        show, blobs = (None, ()) if x.show is None else log.wrap(values.encode(x.show))
         all_blobs += blobs
         begins.append(
             e.WaitBegan(

@@ -1,23 +1,18 @@
-"""From a function to its declaration and back: `declared` attaches a `CallSpec` or an `AgentSpec`, `spec_of` finds it.
+"""From a declared function to its declaration: the `CallSpec` or `AgentSpec` that the decorator attached.
 
 A declared function is an ordinary function with such a value attached. Nothing is registered anywhere, and importing a
 module of declarations does nothing.
 
-Not here: what the declarations contain (`call_spec.py`, `agent_spec.py`).
+Not here: what the declarations contain (`call_spec.py`, `agent_spec.py`), and attaching them (`call/enter.py`).
 """
 
-import functools
-import inspect
-import typing
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from holdfast.errors import InvalidInput
-from holdfast.runtime.declare.agent_spec import AgentSpec, BoundAgent, remember
+from holdfast.runtime.declare.agent_spec import AgentSpec, BoundAgent
 from holdfast.runtime.declare.call_spec import CallSpec
 
-F = TypeVar("F", bound=Callable[..., Any])
-Enter = Callable[[CallSpec | AgentSpec, tuple[Any, ...], dict[str, Any]], Any]
 SPEC: Final = "__holdfast__"
 
 
@@ -69,58 +64,3 @@ def run_request(agent: object, args: tuple[Any, ...], input: Mapping[str, Any]) 
             f"{', '.join([*map(repr, args), *input])}"
         )
     return RunRequest(spec, agent.args, agent.input)
-
-
-def declared(fn: F, spec: CallSpec | AgentSpec, enter: Enter) -> F:
-    """A function of the same type that enters the call flow when it is called inside a run."""
-    call = _entry(spec, enter)
-    if spec.is_async:
-
-        @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await call(args, kwargs)
-
-        @functools.wraps(fn)
-        def make(*args: Any, **kwargs: Any) -> Any:
-            coroutine = awaited(*args, **kwargs)
-            remember(spec.name, coroutine)
-            return coroutine
-
-        wrapper: Any = _marked_async(make)
-    else:
-
-        @functools.wraps(fn)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            return call(args, kwargs)
-
-        wrapper = called
-    setattr(wrapper, SPEC, spec)
-    if isinstance(spec, AgentSpec):
-        wrapper.bind = bind_method(wrapper, spec)
-        if spec.params.signature is not None:
-            wrapper.__signature__ = spec.params.signature  # a caller does not give the run
-    return typing.cast(F, wrapper)
-
-
-def _entry(
-    spec: CallSpec | AgentSpec, enter: Enter
-) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    if not isinstance(spec, CallSpec) or not spec.is_method:
-        return functools.partial(enter, spec)
-
-    def of_instance(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not args:
-            raise TypeError(f"{spec.name} is a method; call it on an instance")
-        return enter(spec.bound_to(args[0]), args[1:], kwargs)
-
-    return of_instance
-
-
-def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, known to asyncio and inspect as one whose result is awaited."""
-    mark = getattr(inspect, "markcoroutinefunction", None)
-    if mark is not None:  # Python 3.12
-        return typing.cast(Callable[..., Any], mark(fn))
-    code = fn.__code__  # in 3.11 only `inspect` reads this flag; a call is made by other means
-    fn.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
-    return fn

@@ -7,7 +7,7 @@ status, committed together with the end of the lease. `result_of` reads it back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core import events as e
@@ -34,7 +34,7 @@ from holdfast.errors import (
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.gate import cancellation, gate, is_overdue
 from holdfast.runtime.call.operations import Flow, Invoke
-from holdfast.runtime.call.results import error_info
+from holdfast.runtime.call.receipt import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
@@ -144,7 +144,7 @@ def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow[Any]:
         result = spec.result.decode(data)
     except NotStorable as error:
         raise error.of(f"the result of agent {spec.name}") from None
-    value, blobs = session.wrap(data)
+    value, blobs = log.wrap(data)
     yield from _settle(
         session, e.RunCompleted(result=value), "completed", blobs=blobs, recheck=gate_end
     )
@@ -156,7 +156,7 @@ def _settle(
     event: Event,
     status: str,
     *,
-    blobs: list[Blob] | None = None,
+    blobs: Sequence[Blob] = (),
     recheck: Callable[[Session], None] | None = None,
 ) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
@@ -164,7 +164,7 @@ def _settle(
     parent = created.parent if created is not None else ""
     wakes = (parent,) if parent and status in TERMINAL_STATUSES else ()
     change = RowChange(status, wakes=wakes)
-    yield from commit(session, [event], change=change, blobs=blobs or [], recheck=recheck)
+    yield from commit(session, [event], change=change, blobs=blobs, recheck=recheck)
     session.settled = True
 
 

@@ -26,8 +26,9 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.call.match import intent_of_this_run
-from holdfast.runtime.call.operations import CallRequest, Flow, Invoke, Read
+from holdfast.runtime.call.operations import Flow, Invoke, Read
 from holdfast.runtime.call.recover import ask_check
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.params import Params

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, field
 
 from holdfast.core import events as e
-from holdfast.core import log
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted, Value
 from holdfast.core.journal import Journal
@@ -229,11 +228,6 @@ class Session:
     def has_news(self) -> bool:
         """Whether a fact of the run's own life waits to be recorded."""
         return bool(self.writer.first)
-
-    def wrap(self, data: bytes) -> tuple[Value, list[Blob]]:
-        """Encoded bytes as a Value; when they are big, with the artifact that holds them."""
-        value, blobs = log.wrap(data)
-        return value, list(blobs)
 
     def unwrap(self, value: Value) -> bytes:
         """The JSON bytes of a Value, fetched when they are kept next to the log."""

@@ -1,4 +1,4 @@
-"""How a call ended, in the forms it takes: for the log, for the code, for people; and how long it took.
+"""Receipt: how a call ended, for the log, for the code and for people; and how long it took.
 
 Results are what a replay would decode, the first time as well. Errors become data without secrets and
 come back as `CallFailed`; no exception is ever rebuilt by its name.
@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -25,7 +26,9 @@ from holdfast.errors import (
     NotStorable,
     Rejected,
 )
-from holdfast.runtime.call.operations import CallRequest
+from holdfast.runtime.call.commit import commit, is_due
+from holdfast.runtime.call.operations import Flow, HandOver
+from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.declare.secrets import secrets_in
 
 ARGS_KEPT_BYTES: Final = 4 * 1024
@@ -82,6 +85,35 @@ def kept_args(request: CallRequest) -> tuple[Value | None, str]:
     return None, request.digest
 
 
+def receipt_of(
+    request: CallRequest, raw: Any, number: int, step: int, started_at: int
+) -> tuple[Any, e.CallSucceeded, Sequence[Blob]]:
+    """The result as code sees it, and the receipt with what is kept outside the log."""
+    spec, session = request.spec, request.branch.session
+    usage = getattr(raw, "usage", None)
+    result, value, blobs, unavailable = encoded(request, raw)
+    has_intent, is_child = spec.has_intent, spec.effect == Effect.CHILD
+    if unavailable and not has_intent:
+        raise NotStorable(unavailable, what=f"the result of {spec.name}")
+    args, digest = (None, "") if has_intent else kept_args(request)
+    receipt = e.CallSucceeded(
+        branch=request.branch.path,
+        index=request.index,
+        forks=request.forks,
+        step=step or session.next_step(),
+        name=spec.name,
+        result=value,
+        digest=digest,
+        args=args,
+        attempt=number,
+        duration_us=session.store.now() - started_at,
+        usage=usage if usage is not None and isinstance(usage, Usage) and not is_child else None,
+        unavailable=unavailable,
+        spent=spent_by_child(request, step) if is_child else None,
+    )
+    return result, receipt, blobs
+
+
 def failed_receipt(
     request: CallRequest,
     error: ErrorInfo,
@@ -114,6 +146,28 @@ def failed_receipt(
         usage=usage,
         forks_above=forks_above,
     )
+
+
+def record_receipt(
+    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
+) -> Flow[object]:
+    """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
+    session, has_intent = request.branch.session, request.spec.has_intent
+    if has_intent or session.config.checkpoint.at_step or is_due(session):
+        return commit(
+            session, [receipt], blobs=blobs, urgent=has_intent, evidence=request, is_outcome=True
+        )
+    return _hold_receipt(request, receipt, blobs)
+
+
+def _hold_receipt(
+    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
+) -> Flow[None]:
+    session = request.branch.session
+    turn = session.buffer(replace(receipt, buffered=True), blobs)
+    session.journal.forget(*request.place)
+    if turn is not None:
+        yield HandOver(session, None, turn)
 
 
 def spent_by_child(request: CallRequest, step: int) -> ChildUsage | None:
