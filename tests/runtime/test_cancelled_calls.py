@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from holdfast import (
     Approval,
     AsyncRun,
     Diverged,
+    Holdfast,
     NotNow,
+    Options,
     Run,
     RunFailed,
     RunWaiting,
@@ -855,3 +858,59 @@ def test_a_plain_replay_stops_at_a_wait_that_was_cancelled(home: Any) -> None:
         home.open(sleep=paused).run(main, id="r")
 
     assert home.open(main).replay("r").diverged is None
+
+
+# ── code that does not stop waiting again ────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("way", [in_time, beside_a_failure], ids=lambda way: way.__name__)
+def test_code_that_does_not_stop_waiting_again_diverges(home: Any, way: Any) -> None:
+    """Its limit was removed since. Nothing can cancel the call any more, and nobody wants to wait for that."""
+
+    async def patient(slow: Any) -> str:
+        return str(await slow("x"))
+
+    with pytest.raises(RunWaiting, match="go"):
+        home.open().run(impatient(way, slow_step), id="r")
+
+    with pytest.raises(Diverged):
+        home.open(patience=0.01).run(impatient(patient, slow_step), id="r")
+    assert happened.count("x begins") == 1
+
+
+def test_a_timer_of_the_code_may_cancel_a_call_as_late_as_it_did_before(tmp_path: Path) -> None:
+    """It was started before the call, so it takes longer than the call did; a replay waits for it."""
+
+    @step
+    async def takes_a_while() -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.4, waiter.set_result, None)
+        await waiter
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        calling: list[asyncio.Task[str]] = []
+        loop = asyncio.get_running_loop()
+
+        def cancel() -> None:
+            if calling:
+                calling[0].cancel()
+            else:  # the machine is slow
+                loop.call_later(0.5, cancel)
+
+        loop.call_later(0.5, cancel)
+        await takes_a_while()
+        calling.append(asyncio.create_task(slow_step("x")))
+        try:
+            await calling[0]
+        except asyncio.CancelledError:
+            await run.wait_for("go")
+        return "end"
+
+    for _ in range(2):
+        with (
+            Holdfast(tmp_path / "h.db", options=Options(patience_seconds=0.01)) as hf,
+            pytest.raises(RunWaiting, match="go"),
+        ):
+            hf.run(main, id="r")
+    assert happened.count("x begins") == 1

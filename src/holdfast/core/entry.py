@@ -38,6 +38,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     wait_at: int = 0
     ended: e.WaitEnded | None = None
     ended_at: int = 0
+    """When its wait ended, or its last attempt failed."""
     approval: e.ApprovalDecided | None = None
     approval_seq: int = 0
     answer: e.AnswerGiven | None = None

@@ -130,10 +130,10 @@ def feed_receipt(journal: Journal, seq: int, _time: int, event: e.CallSucceeded)
         journal.has_unseen_patch = event.buffered
 
 
-def _failed(journal: Journal, seq: int, _time: int, event: e.CallFailure) -> None:
+def _failed(journal: Journal, seq: int, time: int, event: e.CallFailure) -> None:
     entry = _call(journal, seq, event)
     entry.digest = e.args_digest(event) or entry.digest
-    entry.failures = (*entry.failures, event)
+    entry.failures, entry.ended_at = (*entry.failures, event), time
     if entry.settled_as("retry"):
         entry.resolved = None  # it was tried again, or given up before that
     if event.retry_at is None:

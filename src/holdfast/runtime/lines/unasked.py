@@ -75,23 +75,33 @@ class UnaskedOutcomes:
             # Its timer may be long: a mere replay does not wait for it.
             self._lines.after_patience(lambda: self._turns.stop(Abandon(only_replay)))
         elif timeout is not None:
-            self._lines.after_patience(
-                self._diverge, 2 * timeout.within_us / MICROSECONDS + OTHER_CODE_SECONDS
-            )
+            self._diverge_after(timeout.within_us)
         elif cut is not None:
-            self._lines.after_patience(self._diverge, self._cut_seconds(recorded[1]))
+            self._diverge_after(self._cut_within_us(recorded[1]))
         elif self._lines.awaits_the_unknown:
             self._lines.after_patience(self._diverge, OTHER_CODE_SECONDS)
         else:
             self._diverge()
 
-    def _cut_seconds(self, place: Place) -> float:
-        """How long the code may take to stop waiting: as long as it took before, and some patience."""
-        entry = self._session.journal.entries[place]
-        took = entry.failures[-1].duration_us if entry.failures else 0
+    def _diverge_after(self, within_us: int) -> None:
+        """Something of the code's own, a timer, had cancelled a call within this time, and has yet to do so again. All
+        lines are blocked, so it has been started, and takes no longer than before."""
+        seconds = (within_us + self._session.patience_us) / MICROSECONDS
+        if self._lines.awaits_the_unknown:
+            seconds += OTHER_CODE_SECONDS
+        self._lines.after_patience(self._diverge, seconds)
+
+    def _cut_within_us(self, place: Place) -> int:
+        """Within which time the code had stopped waiting: at least for as long as it had waited. A timer may have been
+        started before that, but not before the run."""
+        journal = self._session.journal
+        entry = journal.entries[place]
+        waited = entry.failures[-1].duration_us if entry.failures else 0
         if entry.ended is not None:
-            took = max(0, entry.ended_at - entry.wait_at)
-        return (2 * took + self._session.patience_us) / MICROSECONDS + OTHER_CODE_SECONDS
+            waited = max(0, entry.ended_at - entry.wait_at)
+        age = entry.ended_at - journal.life.created_at
+        limit = round(OTHER_CODE_SECONDS * MICROSECONDS)
+        return max(waited, age if 0 <= age < limit else limit)
 
     def _diverge(self) -> None:
         recorded = self._turns.next_recorded()
