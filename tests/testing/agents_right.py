@@ -170,3 +170,31 @@ def draws_everything(run: Run) -> dict[str, Any]:
         "passed": passed,
         "numbers": [run.random() for _ in range(3)],
     }
+
+
+@tool
+async def send_soon(to: str, idempotency_key: str = "") -> str:
+    await asyncio.sleep(0)
+    return f"{to} {idempotency_key}"
+
+
+@step
+async def reads_nothing() -> None:
+    await asyncio.sleep(0)
+
+
+@agent
+async def cancels_what_is_late(run: AsyncRun) -> str:
+    """Whether the message is sent before the group is cancelled is not decided by the code, and both are right."""
+
+    async def fail() -> None:
+        await reads_nothing()
+        raise ValueError("no")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(send_soon("sam"))
+            group.create_task(fail())
+    except* ValueError:
+        await send_soon("sue")
+    return "done"

@@ -1,11 +1,12 @@
 """Agents that a crash harms, each in its own way. The explorer must find every one of them."""
 
+import asyncio
 import random
 import time
 import uuid
 from pathlib import Path
 
-from holdfast import Run, agent, step, tool
+from holdfast import AsyncRun, Run, agent, step, tool
 
 CACHE: dict[str, str] = {}
 
@@ -84,6 +85,12 @@ def order_of_a_set_decides(run: Run) -> list[str]:
     return [send(name) for name in ("ann", "bob", "carl", "dora", "ede", "fay", "gus", "hal")]
 
 
+@tool
+async def send_soon(to: str, idempotency_key: str = "") -> str:
+    await asyncio.sleep(0)
+    return f"{to} {idempotency_key}"
+
+
 @step
 def fill_cache(name: str) -> str:
     CACHE[name] = "filled"
@@ -95,6 +102,24 @@ def memory_of_the_process_decides(run: Run) -> str:
     name = fill_cache("sam")
     look_up("sue")
     return CACHE.pop(name)
+
+
+@agent
+def memory_of_the_process_is_sent(run: Run) -> str:
+    name = fill_cache("sam")
+    send(CACHE.pop(name, "nobody"))
+    return "sent"
+
+
+@agent
+async def memory_of_the_process_cancels(run: AsyncRun) -> str:
+    fill_cache("sam")
+    sending = asyncio.create_task(send_soon("sam"))
+    await asyncio.sleep(0)
+    if not CACHE.pop("sam", ""):
+        sending.cancel()
+    await asyncio.wait([sending])
+    return "sent"
 
 
 # ── tools that declare too little, or the wrong thing ────────────────────────────────────────

@@ -197,6 +197,7 @@ PEOPLE = (Reaction("approval", True), Reaction("answer", "red"), Reaction("signa
         (right.fails_and_says_so, {"mocks": {"send": {"error": "nobody"}}}),
         (right.taken_back, {}),
         (right.branches_on_chance, {}),
+        (right.cancels_what_is_late, {}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -208,6 +209,28 @@ def test_a_right_agent_passes(
     assert [] == [fault.says for fault in report.faults]
     assert report.ok
     assert report.boundaries >= 8
+
+
+def test_a_call_that_differs_is_named_with_its_arguments(explored: Explored) -> None:
+    faults = {x.kind: x for x in explored(wrong.memory_of_the_process_is_sent).faults}
+    fault = faults["differs"]
+
+    assert (
+        'after a crash send({"to": "nobody"}) is called instead of send({"to": "filled"})'
+        == fault.says
+    )
+
+
+def test_a_call_that_the_code_cancels_only_after_a_crash_is_for_the_author_to_judge(
+    explored: Explored,
+) -> None:
+    """A race of the code decides that, and a crash is a delay like any other."""
+    report = explored(wrong.memory_of_the_process_cancels)
+
+    assert () == report.faults
+    assert {'after a crash send_soon({"to": "sam"}) is cancelled instead of done'} == {
+        look.says for look in report.looks
+    }
 
 
 def test_the_boundary_of_a_fault_is_described_in_words(explored: Explored) -> None:

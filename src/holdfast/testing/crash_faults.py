@@ -18,7 +18,7 @@ from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.specs import spec_of
 from holdfast.testing.sandbox import place_of
 from holdfast.testing.scenario import ExecutionResult, ScenarioSetup
-from holdfast.testing.step_matcher import Outcome, shown
+from holdfast.testing.step_matcher import Outcome, RecordedCall, shown
 
 Check = Callable[[Outcome], str]
 """What is wrong with a run at rest, in words; empty if nothing is."""
@@ -120,14 +120,13 @@ def judged(
     if wrong:
         found.append(Fault("breaks", f"after a crash, {wrong}", killed=inspection.killed))
     elif is_steady and story(inspection) != story(first):
-        found.append(
-            Fault(
-                "differs",
-                f"after a crash {_difference(inspection, first)}",
-                killed=inspection.killed,
-                fix="something outside any step changed in between: read it in a @step, or keep it in run.state",
-            )
-        )
+        says = f"after a crash {_difference(inspection, first)}"
+        fix = "something outside any step changed in between: read it in a @step, or keep it in run.state"
+        is_race = _is_race(inspection, first)
+        if is_race:
+            fix = "fine if it may be cancelled or not; otherwise await it before anything that cancels it"
+        kind = "look" if is_race else "differs"
+        found.append(Fault(kind, says, killed=inspection.killed, fix=fix))
     return found
 
 
@@ -140,7 +139,36 @@ def _difference(inspection: Inspection, first: Inspection) -> str:
     ):
         if shown(a) != shown(b):
             return f"{what} is {shown(a)} instead of {shown(b)}"
-    return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
+    return _different_calls(now, then)
+
+
+def _different_calls(now: Outcome, then: Outcome) -> str:
+    """The first call that is not the same, or all of them if that would not say it."""
+    here, before = (Counter(map(_described, outcome.calls)) for outcome in (now, then))
+    added, missing = sorted((here - before).elements()), sorted((before - here).elements())
+    if len(added) != len(missing):
+        return f"the calls are {now.named_calls()} instead of {then.named_calls()}"
+    (call, status), (other, former) = added[0], missing[0]
+    if call == other:
+        return f"{call} is {status} instead of {former}"
+    return f"{call} is called instead of {other}"
+
+
+def _described(call: RecordedCall) -> tuple[str, str]:
+    is_cancelled = call.status == "failed" and call.error_type == "Cancelled"
+    return f"{call.name}({shown(call.args)})", "cancelled" if is_cancelled else call.status
+
+
+def _is_race(inspection: Inspection, first: Inspection) -> bool:
+    """Whether all that differs is which calls the agent's own code cancelled: it did not wait for them, so that any
+    delay may decide whether they are done before that."""
+    now, then = (Counter(map(_described, x.outcome.calls)) for x in (inspection, first))
+    changed = [sorted((a - b).elements()) for a, b in ((now, then), (then, now))]
+    same_calls = [call for call, _ in changed[0]] == [call for call, _ in changed[1]]
+    races = all(
+        "cancelled" in (a, b) for (_, a), (_, b) in zip(changed[0], changed[1], strict=False)
+    )
+    return same_calls and races and story(inspection)[:-1] == story(first)[:-1]
 
 
 def diverged(inspection: Inspection) -> list[Fault]:

@@ -442,6 +442,7 @@ def outcome_of(stage: ScenarioRun, tools: frozenset[str] = frozenset()) -> Outco
                 whole(call.result),
                 max(1, len(call.attempts)),
                 _error(call.error),
+                call.error.type if call.error else "",
             )
             for call in run.calls
         )

@@ -165,6 +165,7 @@ class RecordedCall(Struct, frozen=True):
     result: Any
     attempts: int
     error: str = ""
+    error_type: str = ""
 
 
 class Outcome(Struct, frozen=True):
