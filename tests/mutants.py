@@ -771,6 +771,13 @@ MUTANTS = (
         ("tests/runtime/test_undo.py", "-k", "dies_while"),
     ),
     Mutant(
+        "a loop stops in an iteration whose calls are all in tasks",
+        "agents/loop.py::_Loop._comes_again",
+        " or journal.unasked()",
+        "",
+        ("tests/agents/test_loop.py", "-k", "began_in_tasks"),
+    ),
+    Mutant(
         "the calls of earlier iterations cannot be undone",
         "runtime/exec/undo.py::_register_calls",
         "if names <= session.specs.keys() or calls_of is None:",
