@@ -1,8 +1,8 @@
 """A scenario: an agent, its input, mocks, and what people do while it runs.
 
 `ScenarioSetup` says what happens; `ScenarioRun` makes it happen in a sandbox, one life (one process's share of the
-run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
-`crash` for a run that was killed on the way.
+run) after the other, until the run is at rest. It does not judge: the sentences of a spec do that
+(`step_matcher`), and `crash` does it for a run that was killed on the way.
 """
 
 from __future__ import annotations

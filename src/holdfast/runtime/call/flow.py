@@ -1,13 +1,13 @@
 """The call flow, written once: a generator of effects.
 
-    enter → name → match → gate → record intent → execute → commit receipt → fold
+    enter → match → gate → approval → intent → attempt → results → commit
 
 It yields what must be done (`Write`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
 or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
 without I/O, and every yield is a point where the process may die.
 
-Reading order: `call` is the pipeline, and its stages are modules: `match.py`, `gate.py`, `approval.py`, `recover.py`,
-`intent.py`, `attempt.py`, `commit.py`. Agents run through `execute.py`, which is the same idea one layer up.
+Reading order: `call` is the pipeline, and its stages are the modules of these names, with `recover.py` for a call in doubt.
+Agents run through `execute.py`, which is the same idea one layer up.
 """
 
 from __future__ import annotations
