@@ -529,6 +529,13 @@ MUTANTS = (
         (BRANCHES, "-k", "siblings"),
     ),
     Mutant(
+        "the end of a task is taken for known before others have heard of it",
+        "runtime/lines/line.py::Line._end",
+        'HOPS["end"]',
+        'HOPS["call"]',
+        (BRANCHES, "-k", "given_up_ends and sqlite"),
+    ),
+    Mutant(
         "refused batches are sent again in reverse order",
         "runtime/log/writer.py::LogWriter._rebuild_if_due",
         "        for batch in list(self._queue):\n            self._send(batch)\n",
