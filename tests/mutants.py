@@ -529,6 +529,13 @@ MUTANTS = (
         (BRANCHES, "-k", "siblings"),
     ),
     Mutant(
+        "the end of a task is taken for known before others have heard of it",
+        "runtime/lines/line.py::Line._end",
+        'HOPS["end"]',
+        'HOPS["call"]',
+        (BRANCHES, "-k", "given_up_ends and sqlite"),
+    ),
+    Mutant(
         "refused batches are sent again in reverse order",
         "runtime/log/writer.py::LogWriter._rebuild_if_due",
         "        for batch in list(self._queue):\n            self._send(batch)\n",
@@ -769,6 +776,13 @@ MUTANTS = (
         "return is_first and journal.life.undoing and journal.life.undo is None",
         "return False",
         ("tests/runtime/test_undo.py", "-k", "dies_while"),
+    ),
+    Mutant(
+        "a loop stops in an iteration whose calls are all in tasks",
+        "agents/loop.py::_Loop._comes_again",
+        " or journal.unasked()",
+        "",
+        ("tests/agents/test_loop.py", "-k", "began_in_tasks"),
     ),
     Mutant(
         "the calls of earlier iterations cannot be undone",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
+import keyword
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -57,17 +58,11 @@ def missing_files(text: str) -> list[str]:
     return sorted(set(_FILE.findall(text)) - files() - OF_OTHERS)
 
 
-def test_every_file_that_a_docstring_names_exists() -> None:
-    """One test for all modules: hundreds of tests cost seconds to collect in every worker."""
-    found = {str(file.relative_to(SOURCE)): prose(file.read_text("utf-8")) for file in MODULES}
-
-    assert {} == {file: names for file, text in found.items() if (names := missing_files(text))}
-
-
 @cache
 def names() -> frozenset[str]:
-    """Every name that the package defines: modules, classes, functions, parameters and attributes."""
-    found = set()
+    """Every name that the package defines or uses: modules, classes, functions, parameters and attributes, what it
+    imports, words of its data, and what its SQL and Lua define."""
+    found = set(keyword.kwlist)
     for file in MODULES:
         found |= set(file.relative_to(SOURCE).with_suffix("").parts)
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -80,70 +75,97 @@ def names() -> frozenset[str]:
                     found.add(name)
                 case ast.arg(arg=name) | ast.Attribute(attr=name) | ast.Name(id=name):
                     found.add(name)
+                case ast.alias(name=name):
+                    found |= set(name.split("."))
+                case ast.keyword(arg=str(name)) | ast.Constant(value=str(name)):
+                    found.add(name)
                 case _:
                     pass
+    for file in (*SOURCE.rglob("*.sql"), *SOURCE.rglob("*.lua")):
+        found |= set(re.findall(r"[A-Za-z_]\w*", file.read_text("utf-8")))
     return frozenset(found)
-
-
-@pytest.mark.parametrize("page", DESIGN, ids=lambda file: file.name)
-def test_every_file_and_name_on_a_design_page_exists(page: Path) -> None:
-    text = _FENCE.sub("", page.read_text("utf-8"))
-    said = {
-        part for name in _NAME.findall(text) if not name.endswith(".py") for part in name.split(".")
-    }
-
-    assert ([], []) == (missing_files(text), sorted(said - names() - KNOWN))
 
 
 @cache
 def members() -> dict[str, frozenset[str]]:
-    """By the name of a class: what it and the classes of the package that it is made from define or assign."""
-    classes = {
-        node.name: node
-        for file in MODULES
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.ClassDef)
-    }
-    return {name: frozenset(_members(node, classes)) for name, node in classes.items()}
+    """By class of the package: its methods, fields and attributes, and those of the classes below it."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            bases.setdefault(node.name, set()).update(ast.unparse(x) for x in node.bases)
+            found = own.setdefault(node.name, set())
+            for inner in ast.walk(node):
+                match inner:
+                    case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                        found.add(name)
+                    case ast.Name(id=name, ctx=ast.Store()):
+                        found.add(name)
+                    case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls")):
+                        found.add(name)
+                    case _:
+                        pass
+
+    def with_bases(name: str) -> frozenset[str]:
+        inherited = (with_bases(base.rpartition(".")[2]) for base in bases.get(name, ()))
+        return frozenset(own.get(name, ())).union(*inherited)
+
+    return {name: with_bases(name) for name in own}
 
 
-def _members(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    for inner in ast.walk(node):
-        match inner:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
-    for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in classes:
-            yield from _members(classes[base.id], classes)
+def missing_names(text: str) -> list[str]:
+    """The names in a text that there are not; of `Class.member` also if only another class has the member."""
+    missing = []
+    for name in _NAME.findall(_FENCE.sub("", text)):
+        parts = name.split(".")
+        if name.endswith(".py") or name in KNOWN:
+            continue
+        of_classes = [(a, b) for a, b in itertools.pairwise(parts) if a in members()]
+        if set(parts) - names() - KNOWN or any(b not in members()[a] for a, b in of_classes):
+            missing.append(name)
+    return sorted(set(missing))
 
 
-def strangers(text: str) -> list[str]:
-    """Names such as `Session.show` whose class does not have them."""
-    found = {name for name in _NAME.findall(text) if name[0].isupper() and name.count(".") == 1}
-    pairs = sorted(tuple(name.split(".")) for name in found)
-    return [f"{a}.{b}" for a, b in pairs if a in members() and b not in members()[a]]
+def test_every_file_and_name_that_a_docstring_mentions_exists() -> None:
+    """One test for all modules: hundreds of tests cost seconds to collect in every worker."""
+    missing = {}
+    for file in MODULES:
+        text = prose(file.read_text("utf-8"))
+        if found := missing_files(text) + missing_names(text):
+            missing[str(file.relative_to(SOURCE))] = found
+
+    assert {} == missing
 
 
 @pytest.mark.parametrize("page", DESIGN, ids=lambda file: file.name)
-def test_every_member_on_a_design_page_is_one_of_its_class(page: Path) -> None:
-    assert [] == strangers(_FENCE.sub("", page.read_text("utf-8")))
+def test_every_file_and_name_on_a_design_page_exists(page: Path) -> None:
+    text = page.read_text("utf-8")
+
+    assert ([], []) == (missing_files(_FENCE.sub("", text)), missing_names(text))
 
 
-def test_every_member_in_a_docstring_is_one_of_its_class() -> None:
-    found = {str(file.relative_to(SOURCE)): prose(file.read_text("utf-8")) for file in MODULES}
+def test_the_stages_that_are_named_in_the_design_are_files() -> None:
+    """So `ls` answers where the gate is. Both pages and the flow name the same stages, in the same order."""
+    call = SOURCE / "runtime" / "call"
+    pages = [
+        *(ROOT / "docs" / "design" / x for x in ("README.md", "call-flow.md")),
+        call / "flow.py",
+    ]
+    stages = [
+        line.split(" → ")
+        for page in pages
+        for line in map(str.strip, page.read_text("utf-8").splitlines())
+        if line.startswith("enter → ")
+    ]
 
-    assert {} == {file: wrong for file, text in found.items() if (wrong := strangers(text))}
-
-
-def test_a_member_of_another_class_is_found() -> None:
-    assert ["Session.show"] == strangers("`Session.show`, `AgentView.show` and `Unknown.show`")
+    assert [stages[0]] * len(pages) == stages
+    assert [] == [stage for stage in stages[0] if not (call / f"{stage}.py").is_file()]
 
 
 KNOWN = {
     "holdfast",
-    "await",
     "jsonb",
     "strace",
     "synchronous",
@@ -151,8 +173,21 @@ KNOWN = {
     "fsync",
     "COMMIT",
     "ROLLBACK",
+    "Doc",
+    "Encoding",
+    "NewType",
+    "Path.is_dir",
+    "holdfast.stores",
+    "input.customer.id",
+    "isError",
 }
-"""Words of databases and systems."""
+"""Words of databases, systems and other libraries, and examples."""
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    assert ["Session.gone", "Session.show", "no_such_name"] == missing_names(
+        "`Session.check_lease`, `Session.show` (of `AgentView`), `Session.gone`, `no_such_name`"
+    )
 
 
 def test_a_file_that_does_not_exist_is_found() -> None:

@@ -396,6 +396,27 @@ def unchecked_blobs(module: Module) -> Iterator[str]:
             yield f"{module.at(node)} {ast.unparse(node)[:60]}"
 
 
+def untyped_answers(module: Module) -> Iterator[str]:
+    """What a flow yields is answered by its driver, so only the flow can say what type the answer has: by an annotation
+    where it is assigned, or as the type of what it returns."""
+    typed: set[ast.expr | None] = set()
+    for node in module.nodes:
+        match node:
+            case ast.AnnAssign(annotation=annotation, value=value):
+                typed |= {value} if ast.unparse(annotation) != "Any" else set()
+            case ast.Expr(value=value) | ast.Return(value=value):
+                typed.add(value)
+            case _:
+                pass
+    for node in module.nodes:
+        match node:
+            case ast.Yield(value=ast.Call(func=ast.Name(id=name))) if name[0].isupper():
+                if node not in typed:
+                    yield f"{module.at(node)} {ast.unparse(node)[:60]}"
+            case _:
+                pass
+
+
 def module_state(module: Module) -> Iterator[str]:
     """Names that look changeable: lower case and bound to a container, or declared global."""
     for node in module.nodes:
@@ -539,6 +560,11 @@ def test_every_blob_is_compared_with_its_digest() -> None:
 def test_modules_hold_no_state() -> None:
     """State is kept in objects that a caller creates. A constant is spelled IN_CAPITALS."""
     assert [] == broken(module_state)
+
+
+def test_what_a_flow_is_answered_has_a_type() -> None:
+    """`batch: Batch = yield Write(…)`."""
+    assert [] == broken(untyped_answers)
 
 
 def test_the_public_names_are_a_sorted_list_and_all_there() -> None:
@@ -699,6 +725,9 @@ def test_an_import_cycle_is_found_though_half_of_it_is_hidden() -> None:
         (built_sql, "c.execute('SELECT {}'.format(x))"),
         (printing, "print('hello')"),
         (unchecked_blobs, "def f(store):\n    return store.blob('run', 'hash')"),
+        (untyped_answers, "def f():\n    row = yield Create(run)"),
+        (untyped_answers, "def f():\n    row: Any = yield Create(run)"),
+        (untyped_answers, "def f():\n    return (yield Create(run)).id"),
         (module_state, "registry = {}"),
         (module_state, "registry: dict[str, int] = dict()"),
         (module_state, "try:\n    import x\nexcept ImportError:\n    cache = []"),
@@ -717,6 +746,10 @@ def test_a_broken_rule_is_found(rule: Callable[[Module], Iterator[str]], source:
         (impurities, "from holdfast.core import log\ndef f(path): ..."),
         (unsafe_code, "import re\nx = re.compile('a')\nconnection.exec('…')"),
         (built_sql, "c.execute('SELECT ?', [x])\nc.execute(QUERIES['claim'], f'{x}')\nd.copy()"),
+        (
+            untyped_answers,
+            "def f():\n    row: Row = yield Create(run)\n    yield Execute(row)\n    return (yield Read(row))",
+        ),
         (
             module_state,
             "KINDS = {}\n__all__ = ['x']\ndef f():\n    found = []\nPair = tuple[int, int]",

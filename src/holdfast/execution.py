@@ -43,7 +43,7 @@ def run(
 ) -> Actions:
     """Create the run, or resume it if it exists; its result."""
     new, spec = _new_run(engine, agent, args, input, id=id, limits=limits)
-    made = yield Create(new)
+    made: ClaimedRun | RunRow = yield Create(new)
     return (yield from _continue_run(engine, made, spec, wait=wait, check=True))
 
 
@@ -61,11 +61,13 @@ def start(
     if not isinstance(agent, str):
         options: dict[str, Any] = {"id": id, "priority": priority, "limits": limits}
         new, _ = _new_run(engine, agent, args, input, claim=False, **options)
-        return (yield Create(new)).id
+        made: RunRow = yield Create(new)  # no worker has claimed it yet
+        return made.id
     if args:
         raise InvalidInput(f"to start agent {agent!r} by name, give its input by name too")
     by_name = partial(control.start, engine.store, agent, input)
-    return (yield Block(partial(by_name, id=id, priority=priority, limits=limits))).id
+    row: RunRow = yield Block(partial(by_name, id=id, priority=priority, limits=limits))
+    return row.id
 
 
 def resume(
@@ -94,7 +96,8 @@ def resume(
         control.reopen(engine.store, run_id, by=by, why=why)
         return views.row_of(engine.store, run_id), spec
 
-    row, spec = yield Block(reopen)
+    reopened: tuple[RunRow, AgentSpec | None] = yield Block(reopen)
+    row, spec = reopened
     return (yield from _continue_run(engine, row, spec, wait=wait))
 
 
@@ -106,13 +109,15 @@ def rerun(engine: Engine, run_id: str, *, wait: bool, by: str, why: str) -> Acti
         control.rerun(engine.store, run_id, by=by, why=why)
         return views.row_of(engine.store, run_id), spec
 
-    row, spec = yield Block(restart)
+    restarted: tuple[RunRow, AgentSpec] = yield Block(restart)
+    row, spec = restarted
     return (yield from _continue_run(engine, row, spec, wait=wait))
 
 
 def drive(engine: Engine, run_id: str) -> Actions:
     """Execute the run if it can continue and no worker executes it; its result."""
-    row, spec = yield Block(partial(_find, engine, run_id))
+    found: tuple[RunRow, AgentSpec] = yield Block(partial(_find, engine, run_id))
+    row, spec = found
     return (yield from _continue_run(engine, row, spec, wait=False, check=True))
 
 
@@ -160,9 +165,10 @@ def _continue_run(
                 if claimed.status in TERMINAL_STATUSES:
                     return (yield Block(partial(result_of, engine.store, claimed, spec)))
                 assert spec is not None  # only of a run that has ended it may be unknown
-                claimed = yield Block(partial(engine.claims.claim, claimed, spec))
+                made: ClaimedRun = yield Block(partial(engine.claims.claim, claimed, spec))
+                claimed = made
             assert isinstance(claimed, ClaimedRun)
-            result = yield Execute(claimed)
+            result: object = yield Execute(claimed)
         except (RunWaiting, LeaseLost):  # another worker may have claimed it
             if not wait:
                 raise
@@ -181,7 +187,8 @@ def await_result(engine: Engine, run_id: str, timeout: float | None) -> Actions:
     """Wait until the run has ended, in whatever process it executes; its result, or the error it ended with."""
     end = None if timeout is None else time.monotonic() + _seconds(timeout)
     while True:
-        head, row = yield Block(partial(_head_and_row, engine.store, run_id))
+        found: tuple[int, RunRow] = yield Block(partial(_head_and_row, engine.store, run_id))
+        head, row = found
         if row.status in TERMINAL_STATUSES:
             return (
                 yield Block(partial(result_of, engine.store, row, engine.agents.get(row.agent)))
@@ -211,14 +218,17 @@ def _seconds(value: object) -> float:
 
 def _execute_rest(tree: Tree) -> Actions:
     """The run has ended: execute what is due below it."""
-    while (found := (yield Block(tree.rest))) is not None:
+    while True:
+        found: ClaimedRun | None = yield Block(tree.rest)
+        if found is None:
+            return
         yield from _execute_descendant(tree, found)
 
 
 def _execute_below(tree: Tree) -> Generator[Action, Any, RunRow]:
     """Execute what is due below a run, until the run itself can continue or has ended; its row."""
     while True:
-        found = yield Block(tree.next)
+        found: ClaimedRun | RunRow | None = yield Block(tree.next)
         if isinstance(found, RunRow):
             return found
         if found is not None:

@@ -532,6 +532,29 @@ def test_a_budget_that_the_state_holds_ends_the_loop_before_the_next_iteration(
     assert 4 == hf.get("r").steps
 
 
+def test_a_budget_that_the_state_holds_does_not_stop_an_iteration_that_began_in_tasks(
+    hf: Holdfast,
+) -> None:
+    """All its calls are in branches: nothing is recorded in the agent's own line since the last iteration."""
+
+    @loop(max_iterations=3)
+    async def work(run: AsyncRun, state: AgentState) -> AgentState:
+        async def look(text: str) -> None:
+            search(text)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look("a"))
+            group.create_task(look("b"))
+            group.create_task(run.wait_for("go"))
+        return state.to_done()
+
+    with pytest.raises(RunWaiting):
+        hf.run(work, AgentState.begin("go", budget=Budget(max_steps=2)), id="r")
+    hf.signal("r", "go")
+
+    assert Phase.DONE == hf.resume("r").phase
+
+
 def test_what_a_loop_did_long_ago_can_be_undone_after_a_resume(
     hf: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

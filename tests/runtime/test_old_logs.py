@@ -16,11 +16,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Holdfast, control
+from holdfast import Holdfast, Options, control
+from holdfast.core.entry import Entry
 from holdfast.core.events import SignalReceived
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
+from holdfast.runtime.call import enter, flow, match
+from holdfast.runtime.call.request import CallRequest
 from holdfast.store.base import Append, Creation, NewRun, RowChange, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
 from support.old_logs import DONE, SCENARIOS, execute
@@ -140,6 +143,81 @@ def test_logs_of_0_1_add_up_to_the_same_state(name: str) -> None:
         for run in case["runs"]:
             state = fold(RunState(), _records(run))
             assert _comparable(json.loads(msgspec.json.encode(state))) == _comparable(run["state"])
+
+
+# ── with and without the shortcut ───────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_scenario_leaves_the_same_log_without_the_shortcut_of_the_call_path(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded result is returned without driving a flow, for speed only: so from every log, all continues alike
+    without that, and if a test watches every boundary."""
+    cases = [{**_cases(name)[0], "runs": []}, *_cases(name)]  # from its start, too
+
+    with_them = [_continued(tmp_path / f"a{n}", case, Options()) for n, case in enumerate(cases)]
+    _use_the_flow(monkeypatch)
+    watched = Options(boundary=lambda _: None)
+    without = [_continued(tmp_path / f"b{n}", case, watched) for n, case in enumerate(cases)]
+
+    assert with_them == without
+
+
+def _use_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `enter` finds in the log is shown to the flow only: so `enter` cannot answer a call by itself."""
+    found: dict[int, Entry | None] = {}
+
+    class Hidden:
+        entry = None
+
+    def find(request: CallRequest) -> Hidden:
+        found[id(request)] = match.find(request).entry
+        return Hidden()
+
+    def shown(request: CallRequest, entry: Entry | None) -> tuple[CallRequest, Entry | None]:
+        return request, found.pop(id(request), entry)
+
+    monkeypatch.setattr(enter, "find", find)
+    monkeypatch.setattr(enter, "answer", lambda *call: flow.answer(*shown(*call)))
+    monkeypatch.setattr(enter, "proceed", lambda *call: flow.proceed(*shown(*call)))
+
+
+def _continued(file: Path, case: Case, options: Options) -> tuple[Any, list[Any]]:
+    """The result of a scenario that continues from a log, and what its runs' logs contain then."""
+    clock = _clock(case) if case["runs"] else system_clock
+    store, scenario = SQLiteStore(file, clock=clock), SCENARIOS[case["scenario"]]
+    for run in case["runs"]:
+        _load(store, run)
+    DONE[:] = case["done"] if case["runs"] else []
+    with Holdfast(store, agents=[scenario.agent, *scenario.others], options=options) as hf:
+        result = execute(hf, case["scenario"])
+        rows = sorted(hf.runs(), key=lambda row: row.id)
+        return result, [_by_branch(store.read(row.id)) for row in rows]
+
+
+def _by_branch(records: list[Record]) -> dict[str, list[Any]]:
+    """What the log contains of each branch, in order, without what differs between any two executions: times, chance,
+    processes, and which of several threads was first."""
+    found: dict[str, list[Any]] = {}
+    for record in records:
+        if record.kind not in ("run_claimed", "run_suspended"):
+            event = _lasting(json.loads(record.data))
+            if record.kind == "value_recorded":
+                del event["value"]
+            found.setdefault(event.get("branch", ""), []).append((record.kind, event))
+    return found
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lasting(x) for x in value]
+    if isinstance(value, dict):
+        return {name: _lasting(x) for name, x in value.items() if name not in VARYING}
+    return "a time" if isinstance(value, int | float) and value > 10**15 else value
+
+
+VARYING = {"duration_us", "id", "key", "step", "traceback", "worker"}
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:

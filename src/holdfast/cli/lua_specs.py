@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.mocks import Mock, mocks_of
 from holdfast.runtime.declare.specs import spec_of
-from holdfast.testing.builtin_steps import (
+from holdfast.testing.builtin_steps.values import (
     output_field_should_be,
     output_field_should_not_be,
     state_should_be,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from holdfast.lua.program import Program
     from holdfast.lua.vm import LuaLimits
 
-SUFFIX = ".tac"
-
 
 def load_program(
     path: str | Path,

@@ -1,8 +1,8 @@
 """A scenario: an agent, its input, mocks, and what people do while it runs.
 
 `ScenarioSetup` says what happens; `ScenarioRun` makes it happen in a sandbox, one life (one process's share of the
-run) after the other, until the run is at rest. It does not judge: `sentences` do that for a spec, and
-`crash` for a run that was killed on the way.
+run) after the other, until the run is at rest. It does not judge: the sentences of a spec do that
+(`step_matcher`), and `crash` does it for a run that was killed on the way.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from holdfast import BoundAgent, views
 from holdfast.app import Holdfast
 from holdfast.core.events import RunSuspended
 from holdfast.core.state import RunState, Waiting
 from holdfast.errors import Diverged, HoldfastError, InvalidInput, RunWaiting
-from holdfast.runtime.declare.mocks import MockMissing, Mocks
+from holdfast.runtime.declare.mocks import MockMissing
 from holdfast.runtime.declare.specs import agent_spec
 from holdfast.testing.sandbox import Sandbox, is_library
 
@@ -315,8 +314,3 @@ def _children(run_id: str) -> Any:
     from holdfast.store.base import Filter
 
     return Filter(parent=run_id)
-
-
-def with_mocks(setup: ScenarioSetup, mocks: Mocks) -> ScenarioSetup:
-    """The same setup with these mocks below its own."""
-    return replace(setup, mocks={**mocks, **setup.mocks})

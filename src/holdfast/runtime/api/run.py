@@ -4,8 +4,8 @@ Everything here either records a fact (committed with the next commit; once, how
 is replayed) or waits. `Run` is for sync functions, `AsyncRun` for `async def`: they differ only in
 what must be awaited.
 
-Not here: the agent's memory and dialogue (`memory.py`), what a model is shown (`context.py`), what may be waited for
-(`waits.py`).
+Not here: the agent's memory and dialogue (`memory.py`), what it knows (`knowledge.py`), what a model is shown
+(`context.py`), what may be waited for (`waits.py`).
 """
 
 from __future__ import annotations
@@ -14,21 +14,19 @@ import contextlib
 import datetime
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from holdfast.core import events as e
 from holdfast.core import log, values
-from holdfast.core.parts import Artifact, Fact, PlanStep, texts
+from holdfast.core.parts import PlanStep, texts
 from holdfast.core.parts import text as _text
-from holdfast.core.patch import StatePatch
 from holdfast.core.policy import BudgetUse, strictest
 from holdfast.core.tokens import ESTIMATE, TokenCounter
-from holdfast.core.values import FrozenDict
 from holdfast.errors import InvalidInput, UnknownStage
-from holdfast.runtime.api.memory import Messages, Recorder, State
+from holdfast.runtime.api.knowledge import KnowledgeRecorder
+from holdfast.runtime.api.memory import Messages, State
 from holdfast.runtime.call.checkpoints import end_iteration
+from holdfast.runtime.call.drivers import stood_in
 from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import (
@@ -61,7 +59,7 @@ MAP_THREADS: Final = 8
 _ARTIFACTS_MAX: Final = "max_artifact_bytes_in_context"
 
 
-class RunBase(Recorder):
+class RunBase(KnowledgeRecorder):
     """What `Run` and `AsyncRun` share: everything that need not wait.
 
     It is a list of public methods, each of which notes or reads one fact; what takes more is in the other modules.
@@ -124,105 +122,7 @@ class RunBase(Recorder):
         yield
         self._note(e.PlanStepEnded(step=step))
 
-    # ── what the agent knows ─────────────────────────────────────────────────────────────
-
-    def decide(self, name: str, choice: T, *, why: str = "", options: Iterable[str] = ()) -> T:
-        """Record a decision and its reason. On replay the recorded choice is returned."""
-        value, blobs = self._encode(choice)
-        made = self._note(
-            e.DecisionMade(
-                name=_text(name, "run.decide: the name"),
-                choice=value,
-                why=_text(why, "run.decide: why"),
-                options=texts(options, "run.decide: options"),
-            ),
-            blobs,
-        )
-        return cast(T, values.decode(self._session.unwrap(made.choice)))
-
-    def fact(self, key: str, value: Any, *, source: str = "") -> None:
-        """Record a fact and its source."""
-        wrapped, blobs = self._encode(value)
-        key, source = _text(key, "run.fact: the key"), _text(source, "run.fact: source")
-        self._note(e.FactLearned(key=key, value=wrapped, source=source), blobs)
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        """The recorded facts, oldest first."""
-        return tuple(
-            msgspec.structs.replace(x, value=self._load(x.value))
-            for x in self._session.view.run_state().facts
-        )
-
-    def ask_later(self, question: str) -> None:
-        """Add an open question."""
-        self._note(e.QuestionRaised(question=_text(question, "run.ask_later: the question")))
-
-    def close_question(self, question: str) -> None:
-        """Close an open question."""
-        self._note(e.QuestionClosed(question=_text(question, "run.close_question: the question")))
-
-    @property
-    def questions(self) -> tuple[str, ...]:
-        """Questions that are still open."""
-        return self._session.view.run_state().questions
-
-    def patch(self, patch: StatePatch) -> None:
-        """Apply a patch: facts, a plan, questions, notes, artifacts, flags."""
-        if not isinstance(patch, StatePatch):
-            raise InvalidInput(f"run.patch takes a StatePatch, not {patch!r}")
-        data = values.encode_struct(patch)
-        value, blobs = log.wrap(data)
-        if blobs:
-            raise InvalidInput(
-                f"a patch may have up to {log.SPILL_BYTES:,} bytes; this one has {len(data):,}; "
-                "store large values with run.artifact"
-            )
-        self._note(e.KnowledgePatched(patch=value))
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The risk flags that are raised."""
-        return self._session.view.run_state().flags
-
-    def note(self, key: str, value: Any) -> None:
-        """Write a note to the agent's private scratchpad."""
-        wrapped, blobs = self._encode(value)
-        self._note(e.NoteTaken(key=_text(key, "run.note: the key"), value=wrapped), blobs)
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """The private scratchpad."""
-        return FrozenDict(
-            {k: self._load(v) for k, v in self._session.view.run_state().notes.items()}
-        )
-
-    def artifact(
-        self, name: str, data: bytes | str | Any, *, type: str = "", summary: str = ""
-    ) -> Artifact:
-        """Store a large output verbatim, by its hash. The state contains only a reference."""
-        what = Artifact(name, type, summary=summary)  # or an error that names what is wrong
-        kind, raw = _artifact_bytes(data)
-        blob = log.Blob(values.digest(raw), raw)
-        saved = self._note(
-            e.ArtifactSaved(
-                name=what.name,
-                type=what.type or kind,
-                blob=blob.hash,
-                bytes=len(raw),
-                summary=what.summary,
-            ),
-            [blob],
-        )
-        # Without its time: the code must see the same when it runs again. A loop stamps it.
-        return Artifact(
-            what.name,
-            saved.type,
-            saved.blob,
-            saved.bytes,
-            saved.summary,
-            self._session.view.draft.steps,
-        )
+    # ── for models and for people ────────────────────────────────────────────────────────
 
     def context(
         self,
@@ -282,7 +182,7 @@ class RunBase(Recorder):
 
     def _draw(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
-        draw = self._session.stood_in(Draw(self._session, name, here.path, here.index, make))
+        draw = stood_in(Draw(self._session, name, here.path, here.index, make))
         return self._record(name, draw.make)
 
     def _record(self, name: str, make: Callable[[], Any]) -> Any:
@@ -329,13 +229,6 @@ class RunBase(Recorder):
         if created is not None and created.loop:
             raise InvalidInput("a loop ends its iterations itself: return the state")
         return e.IterationEnded(index=index, iteration=self._session.view.next_iteration())
-
-
-def _artifact_bytes(data: bytes | str | Any) -> tuple[str, bytes]:
-    """What an artifact is stored as: its type, unless the agent gives one, and its bytes."""
-    if isinstance(data, bytes):
-        return "bytes", data
-    return ("text", data.encode()) if isinstance(data, str) else ("json", values.encode(data))
 
 
 class Run(RunBase):

@@ -110,15 +110,13 @@ def commit(
     raise AssertionError("unreachable")
 
 
-def commit_outcome(
-    request: CallRequest, receipt: Event, *, urgent: bool, first: Flow[object]
-) -> Flow[None]:
+def commit_outcome(request: CallRequest, receipt: Event, *, first: Flow[object]) -> Flow[None]:
     """Make an outcome durable, do something else, then hand the outcome to the code: nothing that is recorded
     later is handed over before it."""
     session = request.session
     if session.only_replay is not None:
         raise session.end_of_replay()
-    work = Commit([receipt], urgent=urgent, is_receipt=True, is_outcome=True)
+    work = Commit([receipt], urgent=True, is_receipt=True, is_outcome=True)
     try:
         batch: Batch = yield Write(session, work, receipt.kind)
     except BatchRefused as refused:

@@ -1,7 +1,7 @@
 """Perform what a flow asks for: once for callers that block, once for callers that await.
 
 These two functions are the only place where the runtime touches the store's appends, the user's
-functions and the clock. Before and after each, `session.test_point` marks a boundary where a test may
+functions and the clock. Before and after each, `_test_point` marks a boundary where a test may
 kill the process.
 """
 
@@ -20,6 +20,7 @@ from holdfast.errors import NotDurable, StoreError, StoreUnavailable
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
+    Draw,
     Flow,
     HandOver,
     Invoke,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.lines.lines import Lines
 
 T = TypeVar("T")
+S = TypeVar("S", Invoke, Draw)
 ANSWER_SECONDS: Final = 0.002
 
 
@@ -162,8 +164,7 @@ def _perform(effect: HandOver | Read | Park | Sleep | Begin | Replay) -> Any:
 def persist(effect: Write) -> Batch:
     """Commit a batch and wait until it is durable; BatchRefused if it was not written."""
     session, writer = effect.session, effect.session.writer
-    if session.boundary is not None:
-        session.test_point("before commit ", effect.label)
+    _test_point(session, "before commit ", effect.label)
     batch = writer.commit(effect.commit, session.store.submit)
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:
@@ -183,22 +184,30 @@ def persist(effect: Write) -> Batch:
             writer.accepted(batch)
     if batch.error is not None:
         raise BatchRefused(batch, batch.error) from batch.error
-    if session.boundary is not None:
-        session.test_point("after commit ", effect.label)
+    _test_point(session, "after commit ", effect.label)
     return batch
 
 
 def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
-    if not session.is_watched:
-        plain = effect.timeout is None and not effect.is_async
-        return _call(effect) if plain else _invoke(effect)
-    effect = session.stood_in(effect)
-    session.test_point("before ", effect.fn.__name__)
+    effect = stood_in(effect)
+    _test_point(session, "before ", effect.fn.__name__)
     result = _invoke(effect)
-    session.test_point("after ", effect.fn.__name__)
+    _test_point(session, "after ", effect.fn.__name__)
     return result
+
+
+def stood_in(effect: S) -> S:
+    """What is performed instead: tests put mocks here, and the log contains no difference."""
+    stand_in = effect.session.stand_in
+    return effect if stand_in is None else stand_in(effect)
+
+
+def _test_point(session: Session, moment: str, name: str) -> None:
+    """A boundary: tests stop the process here."""
+    if session.boundary is not None:
+        session.boundary(moment + name)
 
 
 def _invoke(effect: Invoke) -> Any:
@@ -236,7 +245,7 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
-            session.test_point("inside ", effect.fn.__name__)
+            _test_point(session, "inside ", effect.fn.__name__)
             result, batch = finish(raw)
             assert batch.work is not None
             opened.commit(batch.work)
@@ -427,8 +436,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     import asyncio
 
     session, writer, store = effect.session, effect.session.writer, effect.session.store
-    if session.boundary is not None:
-        session.test_point("before commit ", effect.label)
+    _test_point(session, "before commit ", effect.label)
     lines = _lines(session)
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
@@ -468,8 +476,7 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
         raise cancelled.pop()
     if batch.error is not None:
         raise BatchRefused(batch, batch.error) from batch.error
-    if session.boundary is not None:
-        session.test_point("after commit ", effect.label)
+    _test_point(session, "after commit ", effect.label)
     return batch
 
 
@@ -484,12 +491,10 @@ def _set_soon(future: asyncio.Future[None]) -> None:
 async def invoke_async(effect: Invoke) -> Any:
     """See `invoke`."""
     session = effect.session
-    if not session.is_watched:
-        return await _invoke_async(effect)
-    effect = session.stood_in(effect)
-    session.test_point("before ", effect.fn.__name__)
+    effect = stood_in(effect)
+    _test_point(session, "before ", effect.fn.__name__)
     result = await _invoke_async(effect)
-    session.test_point("after ", effect.fn.__name__)
+    _test_point(session, "after ", effect.fn.__name__)
     return result
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.core.policy import MICROSECONDS, microseconds
 from holdfast.core.waits import OpenWait
@@ -28,6 +28,8 @@ from holdfast.runtime.log.lineage import LiveRun, use_of
 from holdfast.runtime.log.session import Session
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import suspended
+
+T = TypeVar("T")
 
 
 def gate(session: Session) -> None:
@@ -212,14 +214,13 @@ def _turn(request: CallRequest, holder: str) -> Flow[None]:
         yield from wait_until(session, request.place, at, WaitingFor("rate", spec.name, reason=why))
 
 
-def _ask(request: CallRequest, question: Callable[[], Any]) -> Flow[Any]:
+def _ask(request: CallRequest, question: Callable[[], T]) -> Flow[T]:
     """Ask the store, off the event loop if there is one."""
     session, spec = request.session, request.spec
     try:
-        return (
-            yield Invoke(
-                session, question, {}, Inside(spec.name, spec.effect, session.run_id), False
-            )
+        answer: T = yield Invoke(
+            session, question, {}, Inside(spec.name, spec.effect, session.run_id), False
         )
     except StoreError as error:
         raise session.stop(Abandon(error)) from error
+    return answer

@@ -289,7 +289,7 @@ def record_cancelled(
     )
     if spec.effect == Effect.CHILD:
         cancel = cancel_child(request, receipt.step)
-        yield from commit_outcome(request, receipt, urgent=True, first=cancel)
+        yield from commit_outcome(request, receipt, first=cancel)
     else:
         urgent = spec.has_intent
         yield from commit(session, [receipt], urgent=urgent, evidence=request, is_outcome=True)

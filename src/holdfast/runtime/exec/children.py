@@ -97,11 +97,14 @@ class Children:
         args, by_name = spec.params.split(kwargs)
         with self._seat(spec, child_id, parent) as quota:
             claim = quota is None
-            created = yield Create(
+            created: ClaimedRun | RunRow = yield Create(
                 self._claims.create(spec, child_id, by_name, args=args, parent=parent, claim=claim)
             )
             if isinstance(created, RunRow):
-                created = yield Block(partial(self._claim, created, spec, parent, quota))
+                claimed: ClaimedRun | RunRow = yield Block(
+                    partial(self._claim, created, spec, parent, quota)
+                )
+                created = claimed
             if isinstance(created, ClaimedRun):
                 return (yield Execute(created))
         return (yield Block(partial(self._result_of, created, spec, parent)))
@@ -154,7 +157,7 @@ class Children:
         return result_of(self._store, row, spec)
 
     def _undo(self, spec: AgentSpec | None, child_id: str) -> Actions:
-        claimed = yield Block(partial(self._claim_to_undo, spec, child_id))
+        claimed: ClaimedRun | None = yield Block(partial(self._claim_to_undo, spec, child_id))
         if claimed is not None:
             with contextlib.suppress(RunCancelled):  # so ends a run that was undone
                 yield Execute(claimed)

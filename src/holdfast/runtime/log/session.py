@@ -50,7 +50,6 @@ if TYPE_CHECKING:  # only runs of async agents have lines
 
 N = TypeVar("N", bound=Noted)
 E = TypeVar("E", bound=Event)
-S = TypeVar("S")
 
 
 class RunConfig(Struct, frozen=True):
@@ -96,8 +95,6 @@ class Session:
         self.stand_in = stand_in
         self.lineage = Lineage()
         """Its policy, and its parents and children that execute here; see `lineage.govern`."""
-        self.is_watched = boundary is not None or stand_in is not None
-        """Whether a test looks on, puts mocks in, or stops the process somewhere."""
         self.sleep = sleep
         self.patience_us = patience_us
         """Waits up to this long stay in the process; longer ones suspend the run."""
@@ -324,15 +321,6 @@ class Session:
         """The code does not ask for what is recorded at this place."""
         recorded = recorded_text(self.journal.entries[place], self.unwrap)
         return self.diverged(place, recorded, attempted)
-
-    def stood_in(self, effect: S) -> S:
-        """What is executed instead: tests put mocks here, and the log contains no difference."""
-        return effect if self.stand_in is None else self.stand_in(effect)
-
-    def test_point(self, moment: str, name: str) -> None:
-        """A boundary: tests stop the process here."""
-        if self.boundary is not None:
-            self.boundary(moment + name)
 
 
 # ── places of the log in words, for messages about code that diverged ────────────────────────
