@@ -99,8 +99,6 @@ class Appends:
     ) -> None:
         self._connections, self._reserve = connections, reserve
         self._wakeups, self._now = wakeups, now
-        self._ends: dict[str, LogPosition] = {}
-        self._ends_known_at = 0
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
@@ -142,12 +140,12 @@ class Appends:
                     positions,
                     lambda work: _claim_key(db, work, positions[work.run_id].key),
                 )
-                self._write_accepted(db, batch, refused, positions)
+                self._write_accepted(db, batch, refused, positions, ends)
                 connections.commit(db)
             except BaseException as error:
                 connections.roll_back(db, error)
                 raise
-            self._remember(batch, ends)
+            connections.ends.update(ends)  # the logs end with what was committed
         return refused
 
     def _write_accepted(
@@ -156,7 +154,9 @@ class Appends:
         batch: Sequence[Append],
         refused: Sequence[Exception | None],
         positions: dict[str, LogPosition],
+        ends: dict[str, LogPosition],
     ) -> None:
+        """Write what was not refused. Runs whose rows it changes are removed from `ends`: they are read again."""
         rows: list[tuple[Any, ...]] = []
         for work, error in zip(batch, refused, strict=True):
             if error is not None:
@@ -167,18 +167,18 @@ class Appends:
                 insert_blobs(db, key, work.blobs)
             if work.change is not None:
                 self._change(db, key, work.change)
+                for run_id in (work.run_id, *work.change.wakes):
+                    ends.pop(run_id, None)
+                    self._connections.ends.pop(run_id, None)
         insert_events(db, rows)
 
     def _positions(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, LogPosition]:
         """Where each log ends now, inside the transaction.
 
-        What this connection wrote last is remembered; if another process may have written since, everything
-        is read again. What is given out is forgotten until it is committed, however the transaction ends.
+        What this connection wrote last is known, the rest is read. What is given out is forgotten until it is
+        committed, however the transaction ends.
         """
-        ends = self._ends
-        if self._ends_known_at != self._connections.others:
-            ends.clear()
-            self._ends_known_at = self._connections.others
+        ends = self._connections.ends
         positions: dict[str, LogPosition] = {}
         unknown: list[str] = []
         for work in batch:
@@ -193,19 +193,6 @@ class Appends:
                 ends.clear()
             _read_ends(db, unknown, positions)
         return positions
-
-    def _remember(self, batch: Sequence[Append], ends: dict[str, LogPosition]) -> None:
-        """The transaction is committed: the logs end with what it wrote."""
-        for work in batch:
-            if work.change is not None:  # these rows have been changed: to be read again
-                for run_id in (work.run_id, *work.change.wakes):
-                    ends.pop(run_id, None)
-                    self._ends.pop(run_id, None)
-        self._ends.update(ends)
-
-    def forget(self, run_id: str) -> None:
-        """Where this log ends is to be read again: its row has been changed. Asked inside a transaction."""
-        self._ends.pop(run_id, None)
 
     def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
         now = self._now()
@@ -243,12 +230,12 @@ class Appends:
     def _finish(self, db: apsw.Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
         positions = self._positions(db, [work])
-        refused, _ = refusals(
+        refused, ends = refusals(
             [work], positions, lambda work: _claim_key(db, work, positions[work.run_id].key)
         )
         if refused[0] is not None:
             raise refused[0]
-        self._write_accepted(db, [work], [None], positions)
+        self._write_accepted(db, [work], refused, positions, ends)
         self._connections.commit(db)
         self._wakeups.notify_appended([work])
 

@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
+from holdfast.store.fence import LogPosition
 from holdfast.store.sqlite.file import (
     BUSY_MS,
     DAMAGED,
@@ -196,8 +197,9 @@ class Connections:
         self._reading_ended = threading.Condition()
         self._readings = 0
         self._fork_is_safe = False
-        self.others = 0
-        """Counts up when others may have written: what was known of the file before is void."""
+        self.ends: dict[str, LogPosition] = {}
+        """Where logs end, by run: what this connection wrote last. To be used inside a transaction, which begins with
+        none of them if others may have written. Whoever changes a run's row removes its entry."""
         self._version = -1
         self.file = path if self.in_memory else absolute(path)
         """Where it is, also if this process changes its folder. (`path` is as the user wrote it.)"""
@@ -297,9 +299,8 @@ class Connections:
         db.execute("BEGIN IMMEDIATE")
         if written:  # by a checkpoint; or a file was copied over it, and all we know is void
             db.release_memory()
-            self.others += 1
-        elif db.data_version() != self._version:
-            self.others += 1
+        if written or db.data_version() != self._version:
+            self.ends.clear()
 
     def commit(self, db: apsw.Connection) -> None:
         """Make durable what was written since `start`, in files that others can still open."""

@@ -177,7 +177,7 @@ class SQLiteStore:
         }
         found = [self._row(row) for row in db.execute(_Q["claim"], params)]
         for row in found:
-            self._appends.forget(row.id)  # its epoch has grown
+            self._connections.ends.pop(row.id, None)  # its epoch has grown
         return found
 
     def claim_due(
@@ -288,7 +288,7 @@ class SQLiteStore:
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
-            self._appends.forget(run_id)
+            self._connections.ends.pop(run_id, None)
             key = db.execute(_Q["delete_run"], (run_id,)).get
             if key is None:
                 return False
