@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol
 
 import apsw
 
@@ -93,7 +93,6 @@ COMPANIONS: Final = ("-wal", "-shm")
 _stat: Final = os.stat
 """Not `Path.stat`, which takes longer than the call itself: this is done at every commit."""
 
-T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 Identity = tuple[int, int]
 """Device and inode."""
@@ -106,6 +105,7 @@ class Presence:
     writing where no other process can read, and the next one would start from nothing and repeat every
     effect. So the names are compared with what was opened: at the beginning of each transaction, and after
     its COMMIT, before anything is acknowledged. A file that was not there when it was opened is not compared.
+    Once another one was found, the store stays replaced, whatever is there later.
     """
 
     def __init__(self, path: str) -> None:
@@ -118,6 +118,7 @@ class Presence:
         self._content = (0, 0)
         self._companions: dict[str, Identity | None] = {}
         self._folder_changed = -1
+        self.replaced: StoreReplaced | None = None
 
     def opened(self) -> None:
         """The write connection has been opened: its files are the ones under these names now."""
@@ -138,6 +139,8 @@ class Presence:
 
     def check_identity(self) -> os.stat_result | None:
         """StoreReplaced if another file, or none, has the store's name; may be called from any thread."""
+        if self.replaced is not None:
+            raise StoreReplaced(*self.replaced.args)
         if self._main is None:
             return None
         try:
@@ -164,10 +167,11 @@ class Presence:
         self._folder_changed = changed
 
     def _replaced(self, what: str) -> StoreReplaced:
-        return StoreReplaced(
+        self.replaced = StoreReplaced(
             f"{what} while this process had the store open. Pending writes are not acknowledged, "
             "and it stops writing; restore the files (from a backup, if they are lost), then restart it"
         )
+        return self.replaced
 
 
 def _identity(file_stat: os.stat_result) -> Identity:
@@ -213,23 +217,15 @@ class Connections:
     def _open(self) -> apsw.Connection:
         """The write connection; for a store that was open before, to the same file."""
         if not self.in_memory:
-            self._check(self._presence.check)
+            self._presence.check()
         connection, self.readonly = open_database(self.path, self.file, self.synchronous)
         if not self.in_memory:
             try:
-                self._check(self._presence.opened)
+                self._presence.opened()
             except BaseException:  # also an interrupt: no other code could close the connection
                 connection.close()
                 raise
         return connection
-
-    def _check(self, check: Callable[[], T]) -> T:
-        """Compare the store's files with what was opened; if others are there now, this one is broken."""
-        try:
-            return check()
-        except StoreReplaced as replaced:
-            self._broken = replaced
-            raise
 
     def close(self) -> None:
         with self.write:
@@ -250,10 +246,6 @@ class Connections:
             self._connection = self._open()
         return self._connection
 
-    def _refuse_if_broken(self) -> None:
-        if self._broken is not None:
-            raise type(self._broken)(*self._broken.args)
-
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed")
@@ -269,8 +261,9 @@ class Connections:
 
     def ready(self) -> apsw.Connection:
         """The write connection, fit to start a transaction; its user holds `write`."""
-        if self._broken is not None:
-            self._refuse_if_broken()
+        broken = self._presence.replaced or self._broken
+        if broken is not None:
+            raise type(broken)(*broken.args)
         db = self._connection
         if db is None or self.in_memory:
             db = self.db
@@ -289,13 +282,7 @@ class Connections:
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
         """
-        written = False
-        if not self.in_memory:
-            try:  # `_check` written out, here and in `commit`: this is the hot path
-                written = self._presence.check()
-            except StoreReplaced as replaced:
-                self._broken = replaced
-                raise
+        written = not self.in_memory and self._presence.check()
         db.execute("BEGIN IMMEDIATE")
         if written:  # by a checkpoint; or a file was copied over it, and all we know is void
             db.release_memory()
@@ -306,11 +293,7 @@ class Connections:
         """Make durable what was written since `start`, in files that others can still open."""
         db.execute("COMMIT")
         if not self.in_memory:
-            try:
-                self._presence.check_all()
-            except StoreReplaced as replaced:
-                self._broken = replaced
-                raise
+            self._presence.check_all()
         self._version = db.data_version()
 
     def roll_back(self, db: apsw.Connection, error: BaseException) -> None:
@@ -359,9 +342,7 @@ class Connections:
             with self.write:
                 yield self.db
             return
-        if isinstance(self._broken, StoreReplaced):
-            self._refuse_if_broken()
-        self._check(self._presence.check_identity)
+        self._presence.check_identity()
         with self._reading_ended:
             self._readings += 1
         try:
