@@ -156,8 +156,9 @@ class Appends:
         positions: dict[str, LogPosition],
         ends: dict[str, LogPosition],
     ) -> None:
-        """Write what was not refused. Runs whose rows it changes are removed from `ends`: they are read again."""
+        """Write what was not refused; of the runs whose rows are changed, forget in `ends` where they end."""
         rows: list[tuple[Any, ...]] = []
+        changes: list[tuple[str, int, RowChange]] = []
         for work, error in zip(batch, refused, strict=True):
             if error is not None:
                 continue
@@ -166,11 +167,10 @@ class Appends:
             if work.blobs:
                 insert_blobs(db, key, work.blobs)
             if work.change is not None:
-                self._change(db, key, work.change)
-                for run_id in (work.run_id, *work.change.wakes):
-                    ends.pop(run_id, None)
-                    self._connections.ends.pop(run_id, None)
+                changes.append((work.run_id, key, work.change))
         insert_events(db, rows)
+        if changes:
+            self._change(db, changes, ends)
 
     def _positions(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, LogPosition]:
         """Where each log ends now, inside the transaction.
@@ -194,24 +194,34 @@ class Appends:
             _read_ends(db, unknown, positions)
         return positions
 
-    def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
+    def _change(
+        self,
+        db: apsw.Connection,
+        changes: Sequence[tuple[str, int, RowChange]],
+        ends: dict[str, LogPosition],
+    ) -> None:
+        """Change the rows of runs, given by id and key, and of those that they wake, all at one time."""
         now = self._now()
-        if change.status is not None:
-            db.execute(
-                _Q["settle"],
-                {
-                    "status": change.status,
-                    "due_at": change.due_at,
-                    "waiting_for": change.waiting_for,
-                    "waiting_kinds": change.waiting_kinds,
-                    "now": now,
-                    "key": key,
-                },
-            )
-        if change.wake:
-            db.execute(_Q["wake"], {"now": now, "key": key})
-        for run_id in change.wakes:
-            db.execute(_Q["wake_by_id"], {"now": now, "id": run_id})
+        for run_id, key, change in changes:
+            if change.status is not None:
+                db.execute(
+                    _Q["settle"],
+                    {
+                        "status": change.status,
+                        "due_at": change.due_at,
+                        "waiting_for": change.waiting_for,
+                        "waiting_kinds": change.waiting_kinds,
+                        "now": now,
+                        "key": key,
+                    },
+                )
+            if change.wake:
+                db.execute(_Q["wake"], {"now": now, "key": key})
+            for woken_id in change.wakes:
+                db.execute(_Q["wake_by_id"], {"now": now, "id": woken_id})
+            for changed_id in (run_id, *change.wakes):  # to be read again
+                ends.pop(changed_id, None)
+                self._connections.ends.pop(changed_id, None)
 
     @contextlib.contextmanager
     def open(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
