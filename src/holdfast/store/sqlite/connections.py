@@ -203,7 +203,7 @@ class Connections:
         self._fork_is_safe = False
         self.ends: dict[str, LogPosition] = {}
         """Where logs end, by run: what this connection wrote last. To be used inside a transaction, which begins with
-        none of them if others may have written. Whoever changes a run's row removes its entry."""
+        none of them if others may have written. Code that changes a run's row removes its entry."""
         self._version = -1
         self.file = path if self.in_memory else absolute(path)
         """Where it is, also if this process changes its folder. (`path` is as the user wrote it.)"""
