@@ -463,6 +463,13 @@ MUTANTS = (
         ("tests/store/test_conformance.py", "-k", "sqlite and suspended"),
     ),
     Mutant(
+        "a store remembers how often a run was woken, although another run has woken it since",
+        "store/sqlite/appends.py::Appends._change",
+        "self._connections.ends.pop(changed_id, None)",
+        "pass",
+        ("tests/store/test_conformance.py", "-k", "sqlite and woke_after"),
+    ),
+    Mutant(
         "on PostgreSQL a run is suspended although it was woken since",
         "store/sql/postgres/queries.sql::settle",
         "WHERE r.id = s.id AND (s.woken IS NULL OR s.woken = r.woken)\n",

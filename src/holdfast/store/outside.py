@@ -62,9 +62,9 @@ def update_run(store: Store, run_id: str, decide: Decide, reads: Reads = the_end
         new, change, blobs, key = decide(fold(RunState(id=run_id), records), row)
         if not new:
             return
-        last = records[-1]
+        now, last = store.now(), records[-1]
         head = log.head_at(last)
-        _, sealed = log.seal(head, new, epoch=last.epoch, time=store.now())
+        _, sealed = log.seal(head, new, epoch=last.epoch, time=now)
         refuse_unreadable(sealed)
         work = Append(run_id, head.seq, sealed, None, change, blobs, key, before=head.hash)
         try:

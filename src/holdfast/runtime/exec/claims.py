@@ -73,7 +73,8 @@ class PendingRun:
             await self._ticket
         except asyncio.CancelledError:  # by now it has been created, or not
             if self._creation.row is not None and self._creation.is_new:
-                await self._claims.release_uninterrupted(self._made())
+                release = partial(self._claims.release, self._made())
+                await uninterrupted(release, threads=self._claims.threads)
             raise
         return self._made()
 
@@ -86,7 +87,7 @@ class Claims:
     """Creates and claims runs of one store, in the name of this process."""
 
     def __init__(self, store: Store, lease_us: int, threads: Threads) -> None:
-        self.store, self.lease_us, self._threads = store, lease_us, threads
+        self.store, self.lease_us, self.threads = store, lease_us, threads
         self.agents: dict[str, AgentSpec] = {}
         """The agents that this process knows, by name."""
         self._worker = (0, "")
@@ -212,10 +213,6 @@ class Claims:
         if isinstance(claimed, ClaimedRun):
             with contextlib.suppress(StoreError):  # then the lease expires
                 self.store.release(claimed.row.id, claimed.row.epoch)
-
-    async def release_uninterrupted(self, claimed: object) -> None:
-        """The same for a caller on an event loop that has been cancelled."""
-        await uninterrupted(partial(self.release, claimed), threads=self._threads)
 
     def release_dead(self) -> None:
         """End the leases of processes that have died on this machine, among the newest runs."""

@@ -57,7 +57,8 @@ def execute(session: Session, spec: AgentSpec, run: Any, root: Branch) -> Flow[A
     try:
         kwargs = spec.decode_input(session.unwrap(created.input))
         raw = yield from run_body(session, spec, run, root, kwargs)
-        session.check_alive()
+        if session.stop_signal is not None:
+            raise session.stop_signal
         if root.waiting is not None:
             raise root.waiting  # the code caught it and continued
         _check_all_asked(session)
@@ -105,7 +106,8 @@ def find_signal(error: BaseException) -> Unwind | None:
 
 def _check_all_asked(session: Session) -> None:
     """The code has ended: everything in the log must have been asked for."""
-    session.log.read_all()
+    if not session.log.knows_all:
+        session.log.read_all()
     _check_asked(session, session.journal.unasked(), "the end of the agent")
 
 
@@ -130,11 +132,8 @@ def gate_end(session: Session) -> None:
     Asked before its end is written, and again if that is refused because the log has grown meanwhile:
     so nothing has to be read to know that no other process wrote.
     """
-    if (
-        session.journal.life.cancel is not None
-        or session.journal.life.is_undone
-        or is_overdue(session)
-    ):
+    life = session.journal.life
+    if life.may_stop_calls and (life.cancel is not None or life.is_undone or is_overdue(session)):
         gate(session)
 
 

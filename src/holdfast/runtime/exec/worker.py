@@ -232,10 +232,10 @@ class Worker:
             return
         self._report_unknown_at = elapsed() + REPORT_UNKNOWN_SECONDS
         ours = {(one.agent, one.code_version) for one in filters}
-        now = self._engine.store.now()
-        for kind in self._engine.store.kinds():
+        store = self._engine.store
+        for kind in store.kinds():
             agent_version = (kind.agent, kind.code_version)
-            if kind.due_at > now or agent_version in ours or agent_version in self._unknown:
+            if agent_version in ours or agent_version in self._unknown or kind.due_at > store.now():
                 continue
             self._unknown.add(agent_version)
             known = {one.code_version for one in filters if one.agent == kind.agent}

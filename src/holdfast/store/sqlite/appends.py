@@ -99,8 +99,6 @@ class Appends:
     ) -> None:
         self._connections, self._reserve = connections, reserve
         self._wakeups, self._now = wakeups, now
-        self._ends: dict[str, LogPosition] = {}
-        self._ends_known_at = 0
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
@@ -142,12 +140,12 @@ class Appends:
                     positions,
                     lambda work: _claim_key(db, work, positions[work.run_id].key),
                 )
-                self._write_accepted(db, batch, refused, positions)
+                self._write_accepted(db, batch, refused, positions, ends)
                 connections.commit(db)
             except BaseException as error:
                 connections.roll_back(db, error)
                 raise
-            self._remember(batch, ends)
+            connections.ends.update(ends)  # the logs end with what was committed
         return refused
 
     def _write_accepted(
@@ -156,8 +154,11 @@ class Appends:
         batch: Sequence[Append],
         refused: Sequence[Exception | None],
         positions: dict[str, LogPosition],
+        ends: dict[str, LogPosition],
     ) -> None:
+        """Write what was not refused; of the runs whose rows are changed, forget in `ends` where they end."""
         rows: list[tuple[Any, ...]] = []
+        changes: list[tuple[str, int, RowChange]] = []
         for work, error in zip(batch, refused, strict=True):
             if error is not None:
                 continue
@@ -166,19 +167,18 @@ class Appends:
             if work.blobs:
                 insert_blobs(db, key, work.blobs)
             if work.change is not None:
-                self._change(db, key, work.change)
+                changes.append((work.run_id, key, work.change))
         insert_events(db, rows)
+        if changes:
+            self._change(db, changes, ends)
 
     def _positions(self, db: apsw.Connection, batch: Sequence[Append]) -> dict[str, LogPosition]:
         """Where each log ends now, inside the transaction.
 
-        What this connection wrote last is remembered; if another process may have written since, everything
-        is read again. What is given out is forgotten until it is committed, however the transaction ends.
+        What this connection wrote last is known, the rest is read. What is given out is forgotten until it is
+        committed, however the transaction ends.
         """
-        ends = self._ends
-        if self._ends_known_at != self._connections.others:
-            ends.clear()
-            self._ends_known_at = self._connections.others
+        ends = self._connections.ends
         positions: dict[str, LogPosition] = {}
         unknown: list[str] = []
         for work in batch:
@@ -194,37 +194,34 @@ class Appends:
             _read_ends(db, unknown, positions)
         return positions
 
-    def _remember(self, batch: Sequence[Append], ends: dict[str, LogPosition]) -> None:
-        """The transaction is committed: the logs end with what it wrote."""
-        for work in batch:
-            if work.change is not None:  # these rows have been changed: to be read again
-                for run_id in (work.run_id, *work.change.wakes):
-                    ends.pop(run_id, None)
-                    self._ends.pop(run_id, None)
-        self._ends.update(ends)
-
-    def forget(self, run_id: str) -> None:
-        """Where this log ends is to be read again: its row has been changed. Asked inside a transaction."""
-        self._ends.pop(run_id, None)
-
-    def _change(self, db: apsw.Connection, key: int, change: RowChange) -> None:
+    def _change(
+        self,
+        db: apsw.Connection,
+        changes: Sequence[tuple[str, int, RowChange]],
+        ends: dict[str, LogPosition],
+    ) -> None:
+        """Change the rows of runs, given by id and key, and of those that they wake, all at one time."""
         now = self._now()
-        if change.status is not None:
-            db.execute(
-                _Q["settle"],
-                {
-                    "status": change.status,
-                    "due_at": change.due_at,
-                    "waiting_for": change.waiting_for,
-                    "waiting_kinds": change.waiting_kinds,
-                    "now": now,
-                    "key": key,
-                },
-            )
-        if change.wake:
-            db.execute(_Q["wake"], {"now": now, "key": key})
-        for run_id in change.wakes:
-            db.execute(_Q["wake_by_id"], {"now": now, "id": run_id})
+        for run_id, key, change in changes:
+            if change.status is not None:
+                db.execute(
+                    _Q["settle"],
+                    {
+                        "status": change.status,
+                        "due_at": change.due_at,
+                        "waiting_for": change.waiting_for,
+                        "waiting_kinds": change.waiting_kinds,
+                        "now": now,
+                        "key": key,
+                    },
+                )
+            if change.wake:
+                db.execute(_Q["wake"], {"now": now, "key": key})
+            for woken_id in change.wakes:
+                db.execute(_Q["wake_by_id"], {"now": now, "id": woken_id})
+            for changed_id in (run_id, *change.wakes):  # to be read again
+                ends.pop(changed_id, None)
+                self._connections.ends.pop(changed_id, None)
 
     @contextlib.contextmanager
     def open(self, run_id: str, epoch: int) -> Iterator[_OpenAppend]:
@@ -243,12 +240,12 @@ class Appends:
     def _finish(self, db: apsw.Connection, work: Append) -> None:
         """End a tool's transaction with its receipt, or raise and leave it to be rolled back."""
         positions = self._positions(db, [work])
-        refused, _ = refusals(
+        refused, ends = refusals(
             [work], positions, lambda work: _claim_key(db, work, positions[work.run_id].key)
         )
         if refused[0] is not None:
             raise refused[0]
-        self._write_accepted(db, [work], [None], positions)
+        self._write_accepted(db, [work], refused, positions, ends)
         self._connections.commit(db)
         self._wakeups.notify_appended([work])
 

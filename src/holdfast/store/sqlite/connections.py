@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Protocol
 
 import apsw
 
@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
+from holdfast.store.fence import LogPosition
 from holdfast.store.sqlite.file import (
     BUSY_MS,
     DAMAGED,
@@ -92,7 +93,6 @@ COMPANIONS: Final = ("-wal", "-shm")
 _stat: Final = os.stat
 """Not `Path.stat`, which takes longer than the call itself: this is done at every commit."""
 
-T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 Identity = tuple[int, int]
 """Device and inode."""
@@ -105,6 +105,7 @@ class Presence:
     writing where no other process can read, and the next one would start from nothing and repeat every
     effect. So the names are compared with what was opened: at the beginning of each transaction, and after
     its COMMIT, before anything is acknowledged. A file that was not there when it was opened is not compared.
+    Once another one was found, the store stays replaced, whatever is there later.
     """
 
     def __init__(self, path: str) -> None:
@@ -117,6 +118,7 @@ class Presence:
         self._content = (0, 0)
         self._companions: dict[str, Identity | None] = {}
         self._folder_changed = -1
+        self.replaced: StoreReplaced | None = None
 
     def opened(self) -> None:
         """The write connection has been opened: its files are the ones under these names now."""
@@ -137,6 +139,8 @@ class Presence:
 
     def check_identity(self) -> os.stat_result | None:
         """StoreReplaced if another file, or none, has the store's name; may be called from any thread."""
+        if self.replaced is not None:
+            raise StoreReplaced(*self.replaced.args)
         if self._main is None:
             return None
         try:
@@ -163,10 +167,11 @@ class Presence:
         self._folder_changed = changed
 
     def _replaced(self, what: str) -> StoreReplaced:
-        return StoreReplaced(
+        self.replaced = StoreReplaced(
             f"{what} while this process had the store open. Pending writes are not acknowledged, "
             "and it stops writing; restore the files (from a backup, if they are lost), then restart it"
         )
+        return self.replaced
 
 
 def _identity(file_stat: os.stat_result) -> Identity:
@@ -196,8 +201,9 @@ class Connections:
         self._reading_ended = threading.Condition()
         self._readings = 0
         self._fork_is_safe = False
-        self.others = 0
-        """Counts up when others may have written: what was known of the file before is void."""
+        self.ends: dict[str, LogPosition] = {}
+        """Where logs end, by run: what this connection wrote last. To be used inside a transaction, which begins with
+        none of them if others may have written. Code that changes a run's row removes its entry."""
         self._version = -1
         self.file = path if self.in_memory else absolute(path)
         """Where it is, also if this process changes its folder. (`path` is as the user wrote it.)"""
@@ -211,23 +217,15 @@ class Connections:
     def _open(self) -> apsw.Connection:
         """The write connection; for a store that was open before, to the same file."""
         if not self.in_memory:
-            self._check(self._presence.check)
+            self._presence.check()
         connection, self.readonly = open_database(self.path, self.file, self.synchronous)
         if not self.in_memory:
             try:
-                self._check(self._presence.opened)
+                self._presence.opened()
             except BaseException:  # also an interrupt: no other code could close the connection
                 connection.close()
                 raise
         return connection
-
-    def _check(self, check: Callable[[], T]) -> T:
-        """Compare the store's files with what was opened; if others are there now, this one is broken."""
-        try:
-            return check()
-        except StoreReplaced as replaced:
-            self._broken = replaced
-            raise
 
     def close(self) -> None:
         with self.write:
@@ -248,10 +246,6 @@ class Connections:
             self._connection = self._open()
         return self._connection
 
-    def _refuse_if_broken(self) -> None:
-        if self._broken is not None:
-            raise type(self._broken)(*self._broken.args)
-
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed")
@@ -267,8 +261,9 @@ class Connections:
 
     def ready(self) -> apsw.Connection:
         """The write connection, fit to start a transaction; its user holds `write`."""
-        if self._broken is not None:
-            self._refuse_if_broken()
+        broken = self._presence.replaced or self._broken
+        if broken is not None:
+            raise type(broken)(*broken.args)
         db = self._connection
         if db is None or self.in_memory:
             db = self.db
@@ -287,29 +282,18 @@ class Connections:
         SQLite counts what changed under this connection, by itself or by any other one of this process or
         another. (It is asked through the file, not by a PRAGMA: that is a statement more at every commit.)
         """
-        written = False
-        if not self.in_memory:
-            try:  # `_check` written out, here and in `commit`: this is the hot path
-                written = self._presence.check()
-            except StoreReplaced as replaced:
-                self._broken = replaced
-                raise
+        written = not self.in_memory and self._presence.check()
         db.execute("BEGIN IMMEDIATE")
         if written:  # by a checkpoint; or a file was copied over it, and all we know is void
             db.release_memory()
-            self.others += 1
-        elif db.data_version() != self._version:
-            self.others += 1
+        if written or db.data_version() != self._version:
+            self.ends.clear()
 
     def commit(self, db: apsw.Connection) -> None:
         """Make durable what was written since `start`, in files that others can still open."""
         db.execute("COMMIT")
         if not self.in_memory:
-            try:
-                self._presence.check_all()
-            except StoreReplaced as replaced:
-                self._broken = replaced
-                raise
+            self._presence.check_all()
         self._version = db.data_version()
 
     def roll_back(self, db: apsw.Connection, error: BaseException) -> None:
@@ -358,9 +342,7 @@ class Connections:
             with self.write:
                 yield self.db
             return
-        if isinstance(self._broken, StoreReplaced):
-            self._refuse_if_broken()
-        self._check(self._presence.check_identity)
+        self._presence.check_identity()
         with self._reading_ended:
             self._readings += 1
         try:

@@ -126,12 +126,13 @@ class SQLiteStore:
 
     def _create_batch(self, batch: Sequence[Creation]) -> Sequence[Exception | None]:
         with self._transaction() as db:
-            made = [self._create(db, creation) for creation in batch]
+            now = self.now()
+            made = [self._create(db, creation, now) for creation in batch]
         self._wakeups.notify_all()
         return [creation.settle(*outcome) for creation, outcome in zip(batch, made, strict=True)]
 
-    def _create(self, db: apsw.Connection, creation: Creation) -> tuple[RunRow, bool]:
-        is_new = insert_run(db, creation, self.now())
+    def _create(self, db: apsw.Connection, creation: Creation, now: int) -> tuple[RunRow, bool]:
+        is_new = insert_run(db, creation, now)
         return self._row(db.execute(_Q["run"], (creation.run.id,)).get), is_new
 
     def _row(self, columns: tuple[Any, ...]) -> RunRow:
@@ -152,12 +153,13 @@ class SQLiteStore:
         self, run_id: str, *, worker: str, lease_us: int, quota: ClaimFilter | None = None
     ) -> RunRow | None:
         with self._transaction() as db:
+            now = self.now()
             if quota is not None and quota.max_running is not None:
-                params = {"agent": quota.agent, "now": self.now()}
+                params = {"agent": quota.agent, "now": now}
                 if db.execute(_Q["running"], params).get >= quota.max_running:
                     return None
             key = db.execute(_Q["run_key"], (run_id,)).get
-            found = self._claim(db, [key], worker, self.now(), lease_us)
+            found = self._claim(db, [key], worker, now, lease_us)
         return found[0] if found else None
 
     def _claim(
@@ -177,7 +179,7 @@ class SQLiteStore:
         }
         found = [self._row(row) for row in db.execute(_Q["claim"], params)]
         for row in found:
-            self._appends.forget(row.id)  # its epoch has grown
+            self._connections.ends.pop(row.id, None)  # its epoch has grown
         return found
 
     def claim_due(
@@ -288,7 +290,7 @@ class SQLiteStore:
 
     def delete(self, run_id: str) -> bool:
         with self._transaction() as db:
-            self._appends.forget(run_id)
+            self._connections.ends.pop(run_id, None)
             key = db.execute(_Q["delete_run"], (run_id,)).get
             if key is None:
                 return False

@@ -155,9 +155,9 @@ class SQLiteSnapshots:
     def rotate(self, run_id: str, *, keep: int = 3, max_age_us: int | None = None) -> int:
         deleted = 0
         with self._transaction() as db:
-            key = db.execute(_Q["run_key"], (run_id,)).get
+            key, now = db.execute(_Q["run_key"], (run_id,)).get, self._now()
             for live in (False, True):
-                rotation = rotation_of(live, keep, max_age_us, self._now())
+                rotation = rotation_of(live, keep, max_age_us, now)
                 deleted += len(
                     db.execute(_Q["rotate_snapshots"], {"run": key, **rotation}).fetchall()
                 )

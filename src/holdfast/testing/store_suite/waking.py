@@ -95,6 +95,24 @@ def a_run_that_another_run_woke_since_is_not_suspended(bench: Bench) -> None:
     same(1, bench.length("parent"))
 
 
+def a_run_that_another_run_woke_after_its_last_append_is_not_suspended(bench: Bench) -> None:
+    """A store may remember where a log ends, but not how often its run was woken: by itself, or in one batch."""
+    for run_id in ("parent", "first", "second"):
+        bench.create(run_id, worker="w")
+    bench.append("parent", epoch=1)
+    bench.append("first", epoch=1, change=RowChange(status="failed", wakes=("parent",)))
+    refused(Woken, bench.append, "parent", epoch=1, change=RowChange("waiting", woken=0))
+
+    answers = _sent_together(
+        bench,
+        bench.work("parent", epoch=1),
+        bench.work("second", epoch=1, change=RowChange(status="completed", wakes=("parent",))),
+    )
+    refused(Woken, bench.append, "parent", epoch=1, change=RowChange("waiting", woken=1))
+    same([None, None], answers)
+    same(("running", 2, 3), (*_status_and_count(bench, "parent"), bench.length("parent")))
+
+
 def a_wake_in_the_same_batch_refuses_a_suspension_behind_it(bench: Bench) -> None:
     """Sent together, in this order: what ended the child is written, and its parent is not suspended."""
     bench.create("parent", worker="w")
