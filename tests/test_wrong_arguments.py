@@ -2,6 +2,7 @@
 TypeError from somewhere below, and nothing is recorded.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, HoldfastError, InvalidInput, Run, RunWaiting, agent
+from holdfast import Holdfast, HoldfastError, InvalidInput, Options, Run, RunWaiting, agent
 from support.workers import STORES
 
 WRONG: dict[str, Any] = {
@@ -182,6 +183,25 @@ for path in [*(str(folder / path) for path in paths), "relative.db", "x" * 5000]
             continue
         print("opened", path)
 """
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(
+            ("lease_seconds", value)
+            for value in (0, -1, math.nan, math.inf, "30", True, 1e30, None)
+        ),
+        *(("patience_seconds", value) for value in (-1, math.nan, math.inf, "5", None)),
+        *(("quarantine_after", value) for value in (0, -3, 2.5, "5", True, None)),
+        *((name, 3) for name in ("sleep", "boundary", "stand_in")),
+        ("sleep", None),
+    ],
+)
+def test_an_invalid_option_is_refused_before_a_run_is_claimed(option: str, value: Any) -> None:
+    """A lease that has ended when it begins would be lost at the first call, and a run that is claimed would wait for it."""
+    with pytest.raises(InvalidInput, match=option):
+        Options(**{option: value})
 
 
 def test_a_path_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct
 
 from holdfast.core.policy import microseconds
-from holdfast.errors import NotDurable, Unwind
+from holdfast.errors import InvalidInput, NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.drivers import drive, drive_async
 from holdfast.runtime.call.task_factory import branching_tasks
@@ -55,6 +55,18 @@ class Options(Struct):
     """Given an `Invoke` before it is executed, what to execute instead: how tests mock a tool."""
     quarantine_after: int = 5
     """A run that is claimed this often without progress has killed its workers."""
+
+    def __post_init__(self) -> None:
+        if microseconds(self.lease_seconds, "lease_seconds") == 0:
+            raise InvalidInput("lease_seconds must be more than 0")
+        microseconds(self.patience_seconds, "patience_seconds")
+        limit: object = self.quarantine_after
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise InvalidInput(f"quarantine_after must be a number from 1 on, not {limit!r}")
+        for name in ("sleep", "boundary", "stand_in"):
+            given = getattr(self, name)
+            if not (callable(given) or (given is None and name != "sleep")):
+                raise InvalidInput(f"{name} must be a function, not {given!r}")
 
 
 class Engine:
