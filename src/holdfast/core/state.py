@@ -7,17 +7,19 @@ Not here: how events add up to it (`fold.py`), the parts of what an agent knows 
 """
 
 import dataclasses
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.core import values
-from holdfast.core.agent_state import AgentState
 from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.waiting import WaitingFor
+
+if TYPE_CHECKING:
+    from holdfast.core.agent_state import AgentState
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -239,9 +241,13 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int = -1
 
     @property
-    def agent_state(self) -> AgentState | None:
+    def agent_state(self) -> "AgentState | None":
         """The state of a loop after its last committed iteration; None if the run is not a loop."""
-        return None if self.loop is None else msgspec.convert(self.loop, AgentState)
+        if self.loop is None:
+            return None
+        from holdfast.core.agent_state import AgentState  # here, as most runs are not loops
+
+        return msgspec.convert(self.loop, AgentState)
 
     @property
     def committed(self) -> int:
