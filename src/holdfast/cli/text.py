@@ -11,7 +11,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -111,7 +110,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
     """Rows in columns: by rich on a terminal that has it, else plain and aligned. Cells are made
     visible(); a column called "status" is coloured."""
     cells = [[visible(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and find_spec("rich") is not None:
+    if sys.stdout.isatty() and _has_rich():
         _rich_table(headers, cells, indent)
         return
     columns = [[head, *(row[i] for row in cells)] for i, head in enumerate(headers)]
@@ -121,6 +120,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
         click.echo(
             " " * indent + (click.style(line.rstrip(), dim=True) if not number else line.rstrip())
         )
+
+
+def _has_rich() -> bool:
+    from importlib.util import find_spec  # here, as most output is not a table
+
+    return find_spec("rich") is not None
 
 
 def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> None:

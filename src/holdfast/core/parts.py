@@ -249,6 +249,10 @@ class PlanStep(Part, frozen=True, omit_defaults=True):
     status: str = "pending"
 
 
+# Here, for the reason that is given in `events`: several types that are read contain these.
+msgspec.json.Decoder(tuple[Message, Fact, Artifact, PlanStep])
+
+
 def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanStep, ...]:
     """A plan given as names, as steps, or mixed."""
     if isinstance(steps, str):
