@@ -9,7 +9,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -156,10 +155,9 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(
-        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
-        for c in text
-    )
+    from unicodedata import combining, east_asian_width  # here, as most text is ASCII
+
+    return sum(2 if east_asian_width(c) in "WF" else 0 if combining(c) else 1 for c in text)
 
 
 def _padded(text: str, width: int) -> str:
