@@ -6,7 +6,6 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -281,10 +280,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
         return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {k: to_plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(v) for v in value]
-    return value
+    record = values.dataclass_fields(value)
+    return value if record is None else {k: to_plain(v) for k, v in record.items()}
