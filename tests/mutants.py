@@ -416,8 +416,8 @@ MUTANTS = (
     Mutant(
         "a decision is written after another event than the one it was based on",
         "store/outside.py::update_run",
-        "key, before=head.hash)",
-        "key)",
+        "            before=head.hash,\n",
+        "",
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(

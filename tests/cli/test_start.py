@@ -118,18 +118,41 @@ NOT_FOR_ONE_RUN = (
     "string",
     "tempfile",
     "traceback",
+    "base64",
+    "holdfast.core.agent_state",
+    "holdfast.core.canonical_state",
     "holdfast.core.context",
+    "holdfast.core.dialogue",
+    "holdfast.core.jsonpatch",
+    "holdfast.lua.agents",
     "holdfast.lua.people",
+    "holdfast.lua.templates",
     "holdfast.runtime.api.context",
     "holdfast.runtime.api.parallel",
     "holdfast.runtime.api.templates",
+    "holdfast.runtime.call.checkpoints",
     "holdfast.runtime.exec.dry_run",
+    "holdfast.runtime.exec.undo",
     "holdfast.control.forks",
     "holdfast.control.patches",
     "holdfast.views.open_requests",
     "holdfast.views.search_result",
     "holdfast.views.timelines",
 )
+
+
+NOT_FOR_A_SCENARIO = (
+    "copy",
+    "dataclasses",
+    "encodings.ascii",
+    "heapq",
+    "importlib.util",
+    "unicodedata",
+    "holdfast.core.snapshot",
+    "holdfast.store.brief",
+    "holdfast.words.timeline",
+)
+"""`run` prints a timeline."""
 
 
 @pytest.mark.parametrize(
@@ -150,6 +173,19 @@ def test_a_procedure_that_asks_no_model_loads_no_event_loop_and_no_models(
     assert [] == sorted(
         n for n in ours if f"{n}.".startswith(tuple(f"{m}." for m in NOT_FOR_ONE_RUN))
     )
+
+
+def test_a_scenario_of_a_procedure_loads_nothing_that_only_long_or_printed_runs_need(
+    tmp_path: Path,
+) -> None:
+    """`bench lua` measures this process from its start to its end; here it is counted what it loads."""
+    pytest.importorskip("lupa")
+    (tmp_path / "it.tac").write_text(PROCEDURE)
+
+    ours = imported_by(tmp_path, HOLDFAST, "test", "it.tac", "--mock")
+
+    assert set() == ours & set(NOT_FOR_A_SCENARIO)
+    assert 150 >= sum(name.split(".")[0] == "holdfast" for name in ours)
 
 
 def test_a_plain_agent_loads_no_event_loop(tmp_path: Path) -> None:

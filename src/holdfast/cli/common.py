@@ -14,7 +14,6 @@ from contextlib import (
     redirect_stdout,
 )
 from functools import wraps
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -155,6 +154,8 @@ def is_server(url: str | None) -> bool:
 @contextmanager
 def remote_store(url: str | None) -> Iterator[Store]:
     """The store of a server, read through its HTTP API. Decisions go through `acts`."""
+    from importlib.util import find_spec
+
     if find_spec("httpx2") is None:
         raise InvalidInput(
             "to use a server, the command line needs `pip install 'holdfast[client]'`"

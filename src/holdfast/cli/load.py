@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import sys
 import types
 import typing
@@ -120,16 +119,18 @@ def _import_module(name: str) -> types.ModuleType:
 
 def _import(path: Path) -> types.ModuleType:
     """Run the file as Python would: its folder first on the path, under its own name if that is free."""
+    from importlib.util import module_from_spec, spec_from_file_location  # here, as Lua needs none
+
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = path.stem if path.stem.isidentifier() else "agent_file"
     if name in sys.stdlib_module_names or name in sys.modules:
         name = f"holdfast_file_{name}"
-    found = importlib.util.spec_from_file_location(name, path.absolute())
+    found = spec_from_file_location(name, path.absolute())
     if found is None or found.loader is None:
         raise InvalidInput(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(found)
+    module = module_from_spec(found)
     sys.modules[name] = module  # dataclasses and type hints look their module up here
     try:
         # What a file prints while it is loaded is not what the verb has to say.

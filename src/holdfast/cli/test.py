@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -329,6 +328,7 @@ def _pytest(files: list[Path], tally: TestCounts, only: str) -> None:
     """Hand test functions over to pytest, in its own process."""
     import subprocess
     import tempfile
+    from importlib.util import find_spec
 
     if find_spec("pytest") is None:
         raise InvalidInput(

@@ -9,9 +9,7 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from typing import Any, Final
 
 import click
@@ -111,7 +109,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
     """Rows in columns: by rich on a terminal that has it, else plain and aligned. Cells are made
     visible(); a column called "status" is coloured."""
     cells = [[visible(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty() and find_spec("rich") is not None:
+    if sys.stdout.isatty() and _has_rich():
         _rich_table(headers, cells, indent)
         return
     columns = [[head, *(row[i] for row in cells)] for i, head in enumerate(headers)]
@@ -121,6 +119,12 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int 
         click.echo(
             " " * indent + (click.style(line.rstrip(), dim=True) if not number else line.rstrip())
         )
+
+
+def _has_rich() -> bool:
+    from importlib.util import find_spec  # here, as most output is not a table
+
+    return find_spec("rich") is not None
 
 
 def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> None:
@@ -151,10 +155,9 @@ def _rich_table(headers: Sequence[str], rows: list[list[str]], indent: int) -> N
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)
-    return sum(
-        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
-        for c in text
-    )
+    from unicodedata import combining, east_asian_width  # here, as most text is ASCII
+
+    return sum(2 if east_asian_width(c) in "WF" else 0 if combining(c) else 1 for c in text)
 
 
 def _padded(text: str, width: int) -> str:

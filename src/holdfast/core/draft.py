@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from holdfast.core import jsonpatch, values
+from holdfast.core import values
 from holdfast.core.events import Divergence, Event, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.core.state import (
@@ -77,6 +77,8 @@ class Document:
         return self._frozen
 
     def apply(self, delta: Any) -> None:
+        from holdfast.core import jsonpatch  # here, as most runs are not loops
+
         if self._thawed is None:
             self._thawed = values.thaw(self._frozen)
         self._frozen = None

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from holdfast.core import jsonpatch, patch, values
+from holdfast.core import patch, values
 from holdfast.core.events import Value, plain
 from holdfast.core.parts import Artifact, Fact, Part, PlanStep, pack, unpack
 from holdfast.core.values import FrozenList
@@ -74,6 +74,8 @@ def _as_json(value: Any) -> Any:
 def apply_operations(knowledge: RunKnowledge, ops: Any) -> dict[str, Any]:
     """What an agent knows after a JSON Patch; InvalidPatch if it does not apply, ValueError if the
     result is not what an agent can know."""
+    from holdfast.core import jsonpatch  # here, as few runs are patched
+
     if isinstance(ops, list | tuple):  # a value that looks like a reference is not one
         ops = [_safe(op) for op in ops]
     return _knowledge(jsonpatch.apply(document(knowledge), ops))

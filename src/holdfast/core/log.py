@@ -27,7 +27,6 @@ SPILL_BYTES: Final = 64 * 1024
 _encode: Final = msgspec.json.Encoder().encode
 _HEADER: Final = struct.Struct(">qqq")
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@~=+-]{0,199}")
-_CHILD: Final = re.compile(r"(~\d+)+$")
 
 
 class Record(NamedTuple):
@@ -77,7 +76,7 @@ def check_run_id(run_id: object) -> str:
 
 def root_of(run_id: str, parent: str) -> str:
     """The id of the run at the top of this one's tree, given its parent's id: a child is `{parent}~{step}`."""
-    return _CHILD.sub("", run_id) if parent else run_id
+    return re.sub(r"(~\d+)+$", "", run_id) if parent else run_id
 
 
 def origin(run_id: str) -> Head:

@@ -14,7 +14,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -99,7 +99,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, **changes)
 
 
-class _Plain(NamedTuple):
+class _Plain(msgspec.Struct, frozen=True):
     """The fields of a part that hold one text or number, floats first."""
 
     fields: tuple[tuple[str, Any], ...]
@@ -247,6 +247,10 @@ class PlanStep(Part, frozen=True, omit_defaults=True):
 
     name: str
     status: str = "pending"
+
+
+# Here, for the reason that is given in `events`: several types that are read contain these.
+msgspec.json.Decoder(tuple[Message, Fact, Artifact, PlanStep])
 
 
 def plan_of(steps: Iterable[str | PlanStep], what: str = "plan") -> tuple[PlanStep, ...]:

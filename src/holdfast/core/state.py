@@ -6,18 +6,19 @@ failure context. All of it is immutable.
 Not here: how events add up to it (`fold.py`), the parts of what an agent knows (`parts.py`).
 """
 
-import dataclasses
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.core import values
-from holdfast.core.agent_state import AgentState
 from holdfast.core.branch_path import UNDO
 from holdfast.core.effect import Effect
 from holdfast.core.events import Divergence, ErrorInfo, Usage, Value
 from holdfast.core.parts import Artifact, Fact, Message, PlanStep
 from holdfast.waiting import WaitingFor
+
+if TYPE_CHECKING:
+    from holdfast.core.agent_state import AgentState
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -239,9 +240,13 @@ class RunState(msgspec.Struct, frozen=True, omit_defaults=True):
     seq: int = -1
 
     @property
-    def agent_state(self) -> AgentState | None:
+    def agent_state(self) -> "AgentState | None":
         """The state of a loop after its last committed iteration; None if the run is not a loop."""
-        return None if self.loop is None else msgspec.convert(self.loop, AgentState)
+        if self.loop is None:
+            return None
+        from holdfast.core.agent_state import AgentState  # here, as most runs are not loops
+
+        return msgspec.convert(self.loop, AgentState)
 
     @property
     def committed(self) -> int:
@@ -275,10 +280,9 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, msgspec.Struct):
         fields = {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
         return {"id": value.id, **fields} if isinstance(value, Waiting) else fields
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {k: to_plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(v) for v in value]
-    return value
+    record = values.dataclass_fields(value)
+    return value if record is None else {k: to_plain(v) for k, v in record.items()}

@@ -5,9 +5,9 @@ suspended only if, according to its log, no open wait is over. Pure: journal and
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.core import events as e
 from holdfast.core import values
@@ -24,7 +24,7 @@ CUT: Final = "cut"
 WaitKind = Literal["request", "approval", "decision", "timer", "child"]
 
 
-class OpenWait(NamedTuple):
+class OpenWait(Struct, frozen=True):
     """What one branch is waiting for, whether it is in memory or not.
 
     `request` is a wait of the agent's code (timer, signal, approval, question; `several` of them from this place

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import Struct, field
 
 from holdfast import Budget, InvalidInput, Rate, Retry
-from holdfast.lua.agents import OPTIONS as AGENT_OPTIONS
-from holdfast.lua.agents import AgentDecl, provider_and_model
 from holdfast.lua.convert import from_lua, kind_of, text
 from holdfast.lua.files import Project
 from holdfast.lua.mocks import mock_of
@@ -21,6 +19,7 @@ from holdfast.lua.vm import Vm
 
 if TYPE_CHECKING:
     from holdfast.agents.models.base import Model
+    from holdfast.lua.agents import AgentDecl
 
 MAIN: Final = "main"
 DONE: Final = "done"
@@ -179,9 +178,11 @@ class _Reader:
     # ── agents ───────────────────────────────────────────────────────────────────────────
 
     def _agent(self, name: str | None, spec: Any, _line: int) -> None:
+        from holdfast.lua import agents  # here, as most files declare none
+
         name = self._named("Agent", name, self._found.agents)
         where = f"Agent {name}"
-        _check_options(spec, where, AGENT_OPTIONS)
+        _check_options(spec, where, agents.OPTIONS)
         plain = {
             option: from_lua(spec[option.encode()], f"{where}: {option}")
             for option in ("provider", "model", "temperature", "max_tokens", "top_p", "tool_choice")
@@ -191,7 +192,7 @@ class _Reader:
         provider, model_name = "", ""
         settings: dict[str, Any] = {}
         if model is None:
-            provider, model_name, settings = provider_and_model(
+            provider, model_name, settings = agents.provider_and_model(
                 plain.pop("provider", None), plain.pop("model", None), where
             )
         if plain.get("tool_choice") == "auto":
@@ -199,7 +200,7 @@ class _Reader:
         prepare = spec[b"prepare"]
         if prepare is not None and kind_of(prepare) != "function":
             raise InvalidInput(f"{where}: prepare must be a function")
-        self._found.agents[name] = AgentDecl(
+        self._found.agents[name] = agents.AgentDecl(
             name,
             model,
             provider,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast import InvalidInput
-from holdfast.core import dialogue
 from holdfast.core.parts import Message, Role
 from holdfast.core.tokens import ESTIMATE
 
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 def _agent_of(message: Message) -> str:
     metadata = message.metadata
     return str(metadata.get("agent", "")) if isinstance(metadata, dict) else ""
+
+
+def _text_of(message: Message) -> str:
+    from holdfast.core.dialogue import text_of  # here, as most files ask no model
+
+    return text_of(message.content)
 
 
 class Dialogue:
@@ -46,7 +51,7 @@ class Dialogue:
     # ── MessageHistory ───────────────────────────────────────────────────────────────────
 
     def _plain(self, messages: Iterable[tuple[int, Message]]) -> list[dict[str, Any]]:
-        return [{"role": m.role, "content": dialogue.text_of(m.content)} for _, m in messages]
+        return [{"role": m.role, "content": _text_of(m)} for _, m in messages]
 
     def do_append(self, message: Any, content: Any = None) -> None:
         if isinstance(message, str):
@@ -88,7 +93,7 @@ class Dialogue:
     def do_keep_tail_tokens(self, limit: int) -> None:
         left = limit
         for n, message in reversed(self.visible()):
-            left -= ESTIMATE.count(dialogue.text_of(message.content))
+            left -= ESTIMATE.count(_text_of(message))
             if left < 0:
                 self._hidden.add(n)
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import InvalidInput, ParamSchema, agent, step, tool
-from holdfast.lua.agents import AgentDecl
 from holdfast.lua.convert import from_lua, to_lua
 from holdfast.lua.declared import MAIN, Declarations, ProcedureDecl, ToolDecl, at, read_declared
 from holdfast.lua.files import Project, code_of
@@ -29,6 +28,7 @@ from holdfast.runtime.declare.specs import spec_of
 if TYPE_CHECKING:
     from holdfast import Run
     from holdfast.agents.models.base import Model
+    from holdfast.lua.agents import AgentDecl
 
 
 class Program:

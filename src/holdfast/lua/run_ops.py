@@ -17,7 +17,6 @@ from holdfast.core import values
 from holdfast.lua.convert import from_lua, kind_of, number_text, text, word
 from holdfast.lua.dialogue import Dialogue
 from holdfast.lua.ops import CONTENT, FILE, Ops, log_text
-from holdfast.lua.templates import render
 
 if TYPE_CHECKING:
     from holdfast import Run
@@ -212,6 +211,8 @@ class RunOps(Ops):
 
     def template(self, text: str) -> str:
         """A text with the state and the input filled in."""
+        from holdfast.lua.templates import render  # here, as most procedures have no templates
+
         return render(self.run, text)
 
     # ── people ───────────────────────────────────────────────────────────────────────────

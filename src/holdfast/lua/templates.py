@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core import dialogue
-
 if TYPE_CHECKING:
     from holdfast import Run
 
@@ -26,13 +24,9 @@ def render(run: Run, template: str, values: Mapping[str, Any] | None = None) -> 
             value: Any = (values or {}).get(root)
             for key in path.removeprefix(".").split("."):
                 value = value.get(key) if isinstance(value, Mapping) else None
-            return (
-                ""
-                if value is None
-                else value
-                if isinstance(value, str)
-                else dialogue.text_of(value)
-            )
+            from holdfast.core.dialogue import text_of  # here, as most files ask no model
+
+            return text_of(value)
         return run.format(f"{{{'input' if root == 'params' else root}{path}}}")
 
     return re.sub(_FIELD, filled, template)

@@ -27,7 +27,7 @@ from holdfast.store.pages import checked, newest_first
 
 
 KEY_MAX: Final = 1000
-_COLLECTION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_COLLECTION: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 
 
 class Item(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Item(Struct, frozen=True):
 
 def check_collection(name: object) -> str:
     """The name itself, or InvalidInput."""
-    if isinstance(name, str) and _COLLECTION.fullmatch(name):
+    if isinstance(name, str) and re.fullmatch(_COLLECTION, name):
         return name
     raise InvalidInput(
         f"{name!r} is not the name of a collection: use 1 to 100 letters, digits and . _ -, for example "

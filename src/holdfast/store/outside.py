@@ -11,7 +11,9 @@ Not here: the decisions (`control`), reading the log (`pages.py`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core import log, values
@@ -34,7 +36,7 @@ from holdfast.store.pages import Reads, everything, the_end
 from holdfast.store.process import is_held
 
 
-class RunUpdate(NamedTuple):
+class RunUpdate(Struct, frozen=True):
     """What to append to a run's log, and what changes with it. Without events, nothing is written."""
 
     events: Sequence[Event] = ()
@@ -59,14 +61,23 @@ def update_run(store: Store, run_id: str, decide: Decide, reads: Reads = the_end
             raise NoSuchRun(run_id)
         if not records:
             raise LogDamaged(run_id, 0, "it is missing")
-        new, change, blobs, key = decide(fold(RunState(id=run_id), records), row)
-        if not new:
+        update = decide(fold(RunState(id=run_id), records), row)
+        if not update.events:
             return
         now, last = store.now(), records[-1]
         head = log.head_at(last)
-        _, sealed = log.seal(head, new, epoch=last.epoch, time=now)
+        _, sealed = log.seal(head, update.events, epoch=last.epoch, time=now)
         refuse_unreadable(sealed)
-        work = Append(run_id, head.seq, sealed, None, change, blobs, key, before=head.hash)
+        work = Append(
+            run_id,
+            head.seq,
+            sealed,
+            None,
+            update.change,
+            update.blobs,
+            update.key,
+            before=head.hash,
+        )
         try:
             store.append(work)
         except Conflict:

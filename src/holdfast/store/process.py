@@ -58,7 +58,7 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         if (PROC / "self").readlink().name != str(os.getpid()):
             return ""  # this /proc is that of another namespace
-        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii")
+        boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8")
         spaces = [str((PROC / "self/ns" / name).readlink()) for name in ("pid", "time")]
         return hashlib.sha256(" ".join([boot, *spaces]).encode()).hexdigest()[:12]
     return ""

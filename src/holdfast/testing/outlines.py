@@ -6,12 +6,14 @@ longer to import than such a text takes to run.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from msgspec import Struct
 
 KEYWORDS: Final = ("Given", "When", "Then", "And", "But", "*")
 
 
-class StepLine(NamedTuple):
+class StepLine(Struct, frozen=True):
     """A sentence: its keyword, its line in the text, what it says, and what is below it (as the parser has it)."""
 
     keyword: str
@@ -20,7 +22,7 @@ class StepLine(NamedTuple):
     argument: Any = None
 
 
-class Outline(NamedTuple):
+class Outline(Struct, frozen=True):
     """A scenario: its name, its line in the text, and its sentences."""
 
     name: str

@@ -233,7 +233,8 @@ class Sandbox:
 
     def store(self) -> SQLiteStore:
         # A killed process loses nothing that was written; only a power cut would, which no test makes.
-        return SQLiteStore(self.folder / "runs.db", synchronous="NORMAL", clock=self.clock.now)
+        file = self.folder / "runs.db"
+        return SQLiteStore(file, synchronous="NORMAL", clock=self.clock.now, has_reserve=False)
 
     @contextmanager
     def holdfast(

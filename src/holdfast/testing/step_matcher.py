@@ -39,6 +39,9 @@ _KINDS: Final = {
     "value": r".+",
 }
 
+_FIELD: Final = r"\{(\w+)(?::(\w+))?\}"
+"""A value in a pattern: its name, and its kind if it is not a word."""
+
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz'-/"
 
 
@@ -68,18 +71,19 @@ class StepPattern(Struct, frozen=True):
     @property
     def weight(self) -> int:
         """How much of it is literal: of two that fit, the more exact one is meant."""
-        return len(re.sub(r"\{[^}]*\}", "", self.text))
+        return len(re.sub(_FIELD, "", self.text))
 
     def may_match(self, sentence: str) -> bool:
         """Whether it has all words of the pattern: few sentences do, and the pattern need not be compiled."""
         words = _words_of(sentence)
-        return not any(words.isdisjoint(one) for one in _literal_words(self.text))
+        all_of, one_of = _literal_words(self.text)
+        return all_of <= words and not any(map(words.isdisjoint, one_of))
 
     def match(self, sentence: str) -> dict[str, Any] | None:
         found = self.regex.fullmatch(sentence.strip()) if self.may_match(sentence) else None
         if found is None:
             return None
-        kinds = dict(re.findall(r"\{(\w+)(?::(\w+))?\}", self.text))
+        kinds = dict(re.findall(_FIELD, self.text))
         return {name: _value(kinds[name], text) for name, text in found.groupdict().items()}
 
 
@@ -87,7 +91,8 @@ class StepPattern(Struct, frozen=True):
 def _regex(text: str) -> re.Pattern[str]:
     parts = re.split(r"(\{\w+(?::\w+)?\}|\([^)]*\)|[\w-]+(?:/[\w-]+)+)", text.rstrip(":"))
     end = ":" if text.endswith(":") else ""
-    return re.compile("".join(map(_part, parts)) + end, re.IGNORECASE)
+    found = (_special(part) if n % 2 else _literal(part) for n, part in enumerate(parts))
+    return re.compile("".join(found) + end, re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=1)
@@ -96,20 +101,24 @@ def _words_of(sentence: str) -> frozenset[str]:
 
 
 @functools.cache
-def _literal_words(text: str) -> list[list[str]]:
-    """The words that a sentence always contains; for each, its alternatives (`tool/step`)."""
-    words = text.rstrip(":").lower().split()
-    return [word.split("/") for word in words if word.strip(_LETTERS) == ""]
+def _literal_words(text: str) -> tuple[frozenset[str], tuple[list[str], ...]]:
+    """The words that a sentence always contains, and those of which it contains one (`tool/step`)."""
+    words = [word for word in text.rstrip(":").lower().split() if not word.strip(_LETTERS)]
+    one_of = tuple(word.split("/") for word in words if "/" in word)
+    return frozenset(word for word in words if "/" not in word), one_of
 
 
-def _part(part: str) -> str:
+def _special(part: str) -> str:
+    """The regex of a value, of what may be missing, or of alternatives."""
     if part.startswith("{"):
         name, _, kind = part[1:-1].partition(":")
         return f"(?P<{name}>{_KINDS[kind or 'word']})"
     if part.startswith("("):
         return f"(?:{re.escape(part[1:-1])})?"
-    if re.fullmatch(r"[\w-]+(?:/[\w-]+)+", part):
-        return "(?:" + "|".join(map(re.escape, part.split("/"))) + ")"
+    return "(?:" + "|".join(map(re.escape, part.split("/"))) + ")"
+
+
+def _literal(part: str) -> str:
     return re.sub(r"(?:\\ )+", r"\\s+", re.escape(part))
 
 
@@ -131,7 +140,7 @@ def json_or_text(text: str) -> Any:
 
 def sentence(text: str, *, on: Literal["setup", "outcome"] = "outcome") -> Callable[[F], F]:
     """Make a function a sentence. `on="setup"`: it sets up, for Given and When; else it asks, for Then."""
-    unknown = [kind for _, kind in re.findall(r"\{(\w+):(\w+)\}", text) if kind not in _KINDS]
+    unknown = [kind for _, kind in re.findall(_FIELD, text) if kind and kind not in _KINDS]
     if unknown:
         raise InvalidInput(f"{text!r}: {unknown[0]!r} is not one of {', '.join(_KINDS)}")
 

@@ -17,7 +17,6 @@ from holdfast.store.artifacts import read_artifact
 from holdfast.store.base import RunRow, Store
 from holdfast.store.checks import check_whole
 from holdfast.store.pages import Through, checked
-from holdfast.words.timeline import sentence
 
 
 class Verification(Struct, frozen=True):
@@ -184,6 +183,8 @@ def timeline(
     last: int | None = None,
 ) -> Iterator[Moment]:
     """The run's events after a seq, or its `last` events, in words; read page by page."""
+    from holdfast.words.timeline import sentence  # here, as most views of a run are not in words
+
     for record, event in events(store, run_id, after=after, limit=limit, last=last):
         said = sentence(event)
         yield Moment(

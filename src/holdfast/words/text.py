@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -27,17 +26,15 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
+    from unicodedata import category  # here, as most text is plain
+
     kept = "\n\t" if lines else ""
-    return "".join(c if c in kept or not _is_unsafe(c) else _escape(c) for c in text)
+    return "".join(c if c in kept or category(c) not in _UNSAFE else _escape(c) for c in text)
 
 
 def indented(text: str) -> str:
     """The text made visible, its further lines set in: data with line breaks cannot pass for ours."""
     return visible(text, lines=True).replace("\n", "\n  ")
-
-
-def _is_unsafe(char: str) -> bool:
-    return unicodedata.category(char) in _UNSAFE
 
 
 def _escape(char: str) -> str:

@@ -8,9 +8,11 @@ Not here: events and where their bytes are stored (`events.py`, `log.py`).
 """
 
 from holdfast.core.values.declared_types import (
+    dataclass_fields,
     has_msgspec_metadata,
     has_pydantic_metadata,
     is_constrained,
+    is_dataclass,
     is_path,
     is_plain_json,
     is_pydantic_model,
@@ -42,6 +44,7 @@ __all__ = [
     "canonical_flat",
     "check_storable",
     "codec_of",
+    "dataclass_fields",
     "decode",
     "digest",
     "encode",
@@ -50,6 +53,7 @@ __all__ = [
     "has_msgspec_metadata",
     "has_pydantic_metadata",
     "is_constrained",
+    "is_dataclass",
     "is_path",
     "is_plain_json",
     "is_pydantic_model",

@@ -1,13 +1,13 @@
 """What a declared type (an annotation, a state model) is made of: plain JSON, records, pydantic models, constraints.
 
-Pydantic is never imported here: a type can only be one of its models if other code has imported it.
+Pydantic is never imported here: a type can only be one of its models if other code has imported it. `dataclasses` is
+imported where a dataclass was found.
 
 Not here: reading values of such a type (`encoding.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import typing
 from typing import Any, Final
@@ -25,6 +25,19 @@ def is_plain_json(declared: Any) -> bool:
     if origin is dict:
         return not args or (args[0] is str and is_plain_json(args[1]))
     return False
+
+
+def is_dataclass(kind: type[Any]) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def dataclass_fields(value: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass's instance with their values; None for any other value."""
+    if not is_dataclass(type(value)):
+        return None
+    from dataclasses import fields
+
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def is_pydantic_model(declared: Any) -> bool:
@@ -102,7 +115,7 @@ def _types_inside(declared: Any) -> list[Any]:
 
 def _is_record(kind: type[Any]) -> bool:
     is_named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
-    is_struct = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
+    is_struct = is_dataclass(kind) or issubclass(kind, msgspec.Struct)
     return is_struct or is_named_tuple or typing.is_typeddict(kind)
 
 

@@ -5,8 +5,6 @@ What cannot be stored is refused, with the path to it.
 
 from __future__ import annotations
 
-import base64
-import dataclasses
 import datetime
 import decimal
 import enum
@@ -18,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.core.values.declared_types import is_pydantic_model
+from holdfast.core.values.declared_types import dataclass_fields, is_pydantic_model
 from holdfast.core.values.frozen import FrozenDict, FrozenList
 from holdfast.errors import NotStorable
 
@@ -245,7 +243,9 @@ def _lower_other(value: Any, typed: bool, depth: int) -> Any:
     if isinstance(value, Mapping):
         return _lower_dict(value, True, depth)
     if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode("ascii")
+        from base64 import b64encode  # here, as few values are bytes
+
+        return b64encode(value).decode("ascii")
     if isinstance(value, decimal.Decimal):
         return _lower_decimal(value)
     if isinstance(value, uuid.UUID):
@@ -309,8 +309,8 @@ def _lower_record(value: Any, depth: int) -> Any:
     """Dataclasses, msgspec structs and pydantic models, field by field, so that paths are known."""
     if isinstance(value, msgspec.Struct):
         return _lower_struct(value, depth)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    fields = dataclass_fields(value)
+    if fields is not None:
         return _lower_dict(fields, True, depth)
     if is_pydantic_model(type(value)):
         return _lower_model(value, depth)

@@ -9,14 +9,13 @@ Not here: what else a run offers its agent (`run.py`), how facts add up (`core/f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import dialogue, log, values
 from holdfast.core import events as e
-from holdfast.core.dialogue import AnthropicPrompt, Shape
+from holdfast.core import log, values
 from holdfast.core.events import Noted, Value
 from holdfast.core.knowledge import change_state
 from holdfast.core.log import Blob
@@ -27,6 +26,9 @@ from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.declare.state_schema import StateField
 from holdfast.runtime.log.branches import Branch, current_branch
 from holdfast.runtime.log.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.core.dialogue import AnthropicPrompt, Shape
 
 N = TypeVar("N", bound=Noted)
 
@@ -269,6 +271,8 @@ class Messages:
         Kept are system messages, the first user message and the last `keep_last` turns (at least four);
         no tool call loses its answer. ContextTooLong if even these do not fit.
         """
+        from holdfast.core import dialogue  # here, as most agents show their dialogue to no model
+
         return dialogue.for_model(
             self.all(), max_tokens=max_tokens, keep_last=keep_last, shape=shape, counter=counter
         )

@@ -25,7 +25,6 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.errors import InvalidInput, UnknownStage
 from holdfast.runtime.api.knowledge import KnowledgeRecorder
 from holdfast.runtime.api.memory import Messages, State
-from holdfast.runtime.call.checkpoints import end_iteration
 from holdfast.runtime.call.drivers import stood_in
 from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
@@ -244,6 +243,8 @@ class Run(RunBase):
 
     def checkpoint(self) -> None:
         """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        from holdfast.runtime.call.checkpoints import end_iteration
+
         here = self._here
         drive_here(here, end_iteration(here, self._iteration))
 
@@ -305,6 +306,8 @@ class AsyncRun(RunBase):
 
     async def checkpoint(self) -> None:
         """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        from holdfast.runtime.call.checkpoints import end_iteration
+
         here = self._here
         await drive_async_here(here, end_iteration(here, self._iteration))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,12 +30,10 @@ def without_secrets(value: Any, *, deep: bool = False) -> Any:
         return {k: without_secrets(v, deep=True) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(v, deep=True) for v in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: without_secrets(getattr(value, f.name), deep=True)
-            for f in dataclasses.fields(value)
-        }
-    return value
+    record = values.dataclass_fields(value)
+    if record is None:
+        return value
+    return {k: without_secrets(v, deep=True) for k, v in record.items()}
 
 
 def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_MAX) -> set[str]:
@@ -51,7 +48,7 @@ def secrets_in(value: Any, *, declared: bool = False, depth: int = values.DEPTH_
         parts = value.values()
     elif isinstance(value, list | tuple | set | frozenset):
         parts = value
-    elif dataclasses.is_dataclass(type(value)) or values.is_pydantic_model(type(value)):
+    elif values.is_dataclass(type(value)) or values.is_pydantic_model(type(value)):
         parts = getattr(value, "__dict__", {}).values()
     if depth == 0:
         return set()

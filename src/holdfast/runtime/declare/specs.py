@@ -7,7 +7,7 @@ Not here: what the declarations contain (`call_spec.py`, `agent_spec.py`), and a
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from holdfast.errors import InvalidInput
 from holdfast.runtime.declare.agent_spec import AgentSpec, BoundAgent
@@ -45,22 +45,17 @@ def bind_method(agent: Callable[..., Any], spec: AgentSpec) -> Callable[..., Bou
     return bind
 
 
-class RunRequest(NamedTuple):
-    """An agent and the input of one run, as `hf.run` and `hf.start` were given them."""
-
-    spec: AgentSpec
-    args: tuple[Any, ...]
-    input: Mapping[str, Any]
-
-
-def run_request(agent: object, args: tuple[Any, ...], input: Mapping[str, Any]) -> RunRequest:
-    """The agent and its input; both may be in one value, `agent.bind(…)`."""
+def run_request(
+    agent: object, args: tuple[Any, ...], input: Mapping[str, Any]
+) -> tuple[AgentSpec, tuple[Any, ...], Mapping[str, Any]]:
+    """The agent, and its input by position and by name, as `hf.run` and `hf.start` were given them: both may be in
+    one value, `agent.bind(…)`."""
     if not isinstance(agent, BoundAgent):
-        return RunRequest(agent_spec(agent), args, input)
+        return agent_spec(agent), args, input
     spec = agent_spec(agent.agent)
     if args or input:
         raise InvalidInput(
             f"{spec.name}.bind(…) has the whole input of the run; more was given next to it: "
             f"{', '.join([*map(repr, args), *input])}"
         )
-    return RunRequest(spec, agent.args, agent.input)
+    return spec, agent.args, agent.input

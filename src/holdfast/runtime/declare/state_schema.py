@@ -5,16 +5,18 @@ Only the fields are used: how each is encoded, checked and read back, and what i
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from holdfast.core import values
 from holdfast.core.values import Codec
 from holdfast.errors import InvalidInput, NotStorable
+
+if TYPE_CHECKING:  # loaded where there is a dataclass
+    import dataclasses
 
 
 class StateField(Struct, frozen=True):
@@ -42,15 +44,16 @@ def fields_of(model: Any) -> dict[str, StateField]:
         return {}
     if values.is_pydantic_model(model):
         return _pydantic_fields(model)
-    if not (isinstance(model, type) and (dataclasses.is_dataclass(model) or _is_struct(model))):
+    if not (isinstance(model, type) and (values.is_dataclass(model) or _is_struct(model))):
         raise InvalidInput(
             f"@agent(state=…) takes a dataclass, a msgspec Struct or a pydantic model, not {model!r}"
         )
     hints = typing.get_type_hints(model, include_extras=True)
-    if dataclasses.is_dataclass(model):
+    if values.is_dataclass(model):
+        from dataclasses import fields
+
         return {
-            f.name: StateField(Codec(hints[f.name]), _dataclass_default(f))
-            for f in dataclasses.fields(model)
+            f.name: StateField(Codec(hints[f.name]), _dataclass_default(f)) for f in fields(model)
         }
     struct: Any = model
     required = len(struct.__struct_fields__) - len(struct.__struct_defaults__)
@@ -84,9 +87,11 @@ def _pydantic_fields(model: Any) -> dict[str, StateField]:
 
 
 def _dataclass_default(f: dataclasses.Field[Any]) -> Any:
-    if f.default is not dataclasses.MISSING:
+    from dataclasses import MISSING
+
+    if f.default is not MISSING:
         return f.default
-    return f.default_factory() if f.default_factory is not dataclasses.MISSING else None
+    return f.default_factory() if f.default_factory is not MISSING else None
 
 
 def _plain_default(value: Any) -> Any:

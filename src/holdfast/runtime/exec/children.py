@@ -33,7 +33,6 @@ from holdfast.runtime.exec.actions import (
 from holdfast.runtime.exec.claims import ClaimedRun
 from holdfast.runtime.exec.execute import result_of
 from holdfast.runtime.exec.resumable import check
-from holdfast.runtime.exec.undo import ask_to_undo
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.lease import LeaseKeeper
 from holdfast.runtime.log.lineage import LiveRun
@@ -163,6 +162,8 @@ class Children:
                 yield Execute(claimed)
 
     def _claim_to_undo(self, spec: AgentSpec | None, child_id: str) -> ClaimedRun | None:
+        from holdfast.runtime.exec.undo import ask_to_undo  # here, as few runs are undone
+
         row = ask_to_undo(self._store, child_id)
         if row is None:
             return None

@@ -26,7 +26,6 @@ from holdfast.runtime.log import lineage
 from holdfast.runtime.log.clock import elapsed
 from holdfast.runtime.log.session import Session
 from holdfast.store.base import ClaimFilter, Creation, Filter, NewRun, RunRow, Store
-from holdfast.store.brief import read_brief
 from holdfast.store.process import has_died_here, worker_name
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_busy, run_waiting
@@ -232,6 +231,8 @@ class Claims:
 
 def _reasons(store: Store, row: RunRow) -> Sequence[WaitingFor]:
     """Why a run is quarantined, as recorded. The log of one that was quarantined because of its log does not say."""
+    from holdfast.store.brief import read_brief  # here, as few runs are quarantined
+
     with contextlib.suppress(LogDamaged):
         state = read_brief(store, row.id)
         if state.status == "quarantined":

@@ -38,7 +38,6 @@ from holdfast.runtime.call.receipt import error_info
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.call.task_factory import run_with_tasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
-from holdfast.runtime.exec.undo import compensate, register_names
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session, recorded_text
 from holdfast.store.artifacts import read_value
@@ -231,6 +230,11 @@ def _stopped(session: Session, spec: AgentSpec, signal: Stop) -> Flow[None]:
 
 def _undo(session: Session, spec: AgentSpec, signal: Stop | None = None) -> Flow[None]:
     """Undo what the run did, also calls that its code did not come to in this process."""
+    from holdfast.runtime.exec.undo import (  # here, as few runs are undone
+        compensate,
+        register_names,
+    )
+
     session.waits.clear()
     register_names(session, spec.fn)
     because = None

@@ -25,7 +25,6 @@ from holdfast.errors import (
     StoreError,
     Unwind,
 )
-from holdfast.runtime.call import checkpoints
 from holdfast.runtime.call.commit import commit
 from holdfast.runtime.call.drivers import drive
 from holdfast.runtime.call.suspend import ends
@@ -35,6 +34,7 @@ from holdfast.runtime.exec.resumable import check_claimed
 from holdfast.runtime.exec.threads import Threads
 from holdfast.runtime.log import lineage
 from holdfast.runtime.log.lease import LeaseKeeper, Owner
+from holdfast.runtime.log.reader import ResumePoint
 from holdfast.runtime.log.session import Session
 from holdfast.store import cancel
 from holdfast.store.base import Append, RowChange, RunRow, Store
@@ -175,11 +175,16 @@ class Sessions:
     def _load(self, session: Session, spec: AgentSpec) -> None:
         """Read the log. A run whose log does not verify is set aside; others are not delayed."""
         try:
-            is_loop = spec.body is not None
-            session.log.load(checkpoints.restore(self._store, session.run_id) if is_loop else None)
+            session.log.load(None if spec.body is None else self._restore(session))
         except LogDamaged as damage:
             _set_aside_damaged(session, damage)
             raise
+
+    def _restore(self, session: Session) -> ResumePoint | None:
+        """Where a loop continues."""
+        from holdfast.runtime.call.checkpoints import restore  # here, as most agents are not loops
+
+        return restore(self._store, session.run_id)
 
     def _inherit_cancellation(self, session: Session, parent: str) -> None:
         """A child whose parent is cancelled starts no call. This is checked after the child was created or

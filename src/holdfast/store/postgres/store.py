@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from holdfast.core.log import Record
 from holdfast.errors import InvalidInput, ReadOnlyStore
 from holdfast.store import sql
@@ -102,7 +104,7 @@ class PostgresStore:
         # The one thing that cannot be a parameter; its pattern was checked above.
         self._q = {name: _in_schema(text, schema) for name, text in sql.queries("postgres").items()}
         steps = [
-            step._replace(sql=_in_schema(step.sql, schema)) for step in sql.migrations("postgres")
+            replace(step, sql=_in_schema(step.sql, schema)) for step in sql.migrations("postgres")
         ]
         self._schema = Schema(schema, self._q, steps)
         self._left_behind: list[object] = []

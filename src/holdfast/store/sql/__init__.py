@@ -4,7 +4,8 @@ import hashlib
 import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from holdfast.store.base import Filter
 
@@ -12,7 +13,7 @@ from holdfast.store.base import Filter
 _HERE = Path(__file__).parent
 
 
-class Migration(NamedTuple):
+class Migration(Struct, frozen=True):
     """One numbered step of the schema."""
 
     number: int

@@ -68,7 +68,8 @@ class SQLiteStore:
     """A Store in one SQLite file (or in memory, with ":memory:", for tests).
 
     `synchronous="NORMAL"` trades the last commits before a power cut for speed. It is never chosen
-    for you, and `holdfast doctor` shows it.
+    for you, and `holdfast doctor` shows it. `has_reserve=False` holds no space back for receipts, for when the disk
+    is full: a store that is deleted after a test needs none.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class SQLiteStore:
         *,
         synchronous: str = "FULL",
         clock: Callable[[], int] = system_clock,
+        has_reserve: bool = True,
     ) -> None:
         if synchronous not in ("FULL", "NORMAL"):
             raise UnsafeStore(
@@ -89,8 +91,8 @@ class SQLiteStore:
         self._transaction = self._connections.transaction
         self._reading = self._connections.reading
         self._rows = self._connections.rows
-        has_room = not (self._connections.in_memory or self._connections.readonly)
-        self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_room)
+        has_reserve &= not (self._connections.in_memory or self._connections.readonly)
+        self._reserve = Reserve(Path(self._connections.file + "-reserve"), active=has_reserve)
         self.agents = SQLiteAgents(self._connections)
         self.schedules = SQLiteSchedules(self._connections, self.nudge, clock)
         self.limits = SQLiteLimits(self._connections, clock)
