@@ -20,6 +20,8 @@ NODES_MAX: Final = 1_000_000
 TEXT_MAX: Final = 64 * 1024 * 1024
 """Bytes of all texts of one value. Lua has a text once, however often a table refers to it; here each is a copy."""
 _EXACT: Final = 2**53
+_INT_MIN: Final = -(2**63)
+_INT_MAX: Final = 2**63 - 1
 
 
 class NotPlain(InvalidInput):
@@ -28,16 +30,17 @@ class NotPlain(InvalidInput):
 
 def to_lua(runtime: Any, value: Any) -> Any:
     """A plain value of Python as one of Lua, copied."""
-    if value is None:
-        return None
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str or isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
-    if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else float(value)
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    if value is None or kind is bool:
+        return value
+    if kind is int or isinstance(value, int):
+        return value if _INT_MIN <= value <= _INT_MAX else float(value)
     if isinstance(value, dict):
         return runtime.table_from({_key(k): to_lua(runtime, item) for k, item in value.items()})
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, (list, tuple)):
         return runtime.table_from([to_lua(runtime, item) for item in value])
     lowered = values.lower(value, typed=True)  # what a Python tool returned: a record, a date
@@ -62,11 +65,12 @@ class _Reader:
         self._what, self._left, self._text_left = what, NODES_MAX, TEXT_MAX
 
     def read(self, value: Any, path: str, depth: int) -> Any:
-        if value is None or isinstance(value, int):
+        plain = type(value)  # Lua has no subclasses of these
+        if plain is int or plain is bool or value is None:
             return value
-        if isinstance(value, bytes):
+        if plain is bytes:
             return self._text(value, path)
-        if isinstance(value, float):
+        if plain is float:
             return self._number(value, path)
         kind = kind_of(value)
         if kind != "table":
@@ -92,21 +96,23 @@ class _Reader:
 
     def _table(self, table: Any, path: str, depth: int) -> Any:
         items: dict[bytes | int, Any] = {}
+        left, text_left = self._left, self._text_left
         for key, item in table.items():
-            self._left -= 2
+            left -= 2
             if type(item) is bytes:
-                self._text_left -= len(item)
+                text_left -= len(item)
             if type(key) is bytes:
-                self._text_left -= len(key)
-            if self._left < 0:
-                raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
-            if self._text_left < 0:
-                raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
-            if type(key) is not bytes and type(key) is not int:
+                text_left -= len(key)
+            elif type(key) is not int:
                 raise NotPlain(
                     f"{self._what}{path} has a key that is neither text nor a whole number"
                 )
+            if left < 0:
+                raise NotPlain(f"{self._what} has more than {NODES_MAX:,} parts")
+            if text_left < 0:
+                raise NotPlain(f"{self._what} has more than {TEXT_MAX:,} bytes of text")
             items[key] = item
+        self._left, self._text_left = left, text_left
         if not items or (1 in items and items.keys() == set(range(1, len(items) + 1))):
             return [self.read(items[n], f"{path}[{n}]", depth) for n in range(1, len(items) + 1)]
         found: dict[str, Any] = {}
