@@ -1011,27 +1011,30 @@ FUZZED = {
     "a cancellation that comes while a receipt is being committed is lost": "timeout_in_commit",
     # a limit ends a run that is to be undone
     "a late run that waits for a decision is due": "late_and_undone",
-    # It has not found these within its batches so far (some appear once in thousands of kills); their own tests do.
-    "a run is suspended although a line of it has been woken": "",
-    "on PostgreSQL a run is suspended in the transaction that wakes it": "question_and_child",
-    "the code is unwound before the suspension is committed": "group_with_child",
-    "a child has its whole budget whatever its parent has left": "limited_parent",
-    "a cancellation does not reach the children of a run": "limited_parent",
-    "a child may continue after the deadline of its parent": "limited_parent",
-    "what was noted before a refused batch is forgotten": "branches_and_patches",
+    # what a line of the code awaits or gives up, and when it is replayed
     "a new call begins before recorded outcomes are handed over": "race_after_join",
-    "a call that was given up ends on replay before its turn": "race_after_join",
-    "a lost race is run again although the code went on": "",
-    "a run that lost its lease stays where its code awaits something": "",
-    "a cancellation that a call swallows is lost": "",
-    "a recorded timeout of a lone line is not waited for": "timeout_in_commit",
-    "a run ends although a task of it is left": "",
-    "the calls of earlier iterations cannot be undone": "",
-    # Not yet shown to it with this list.
-    "what a nested task gave up long ago is tried again": "",
+    "a call that was given up ends on replay before its turn": "slow_clean_up",
+    "a cancellation that a call swallows is lost": "swallowed_timeout",
+    "a recorded timeout of a lone line is not waited for": "swallowed_timeout",
+    "a run ends although a task of it is left": "task_left",
+    # a person resumes a failed run
+    "a lost race is run again although the code went on": "resumed_after_races",
+    "what a nested task gave up long ago is tried again": "resumed_after_races",
+    "code that takes another path after a retried call differs": "resumed_after_failure",
+    # a failed run is undone
     "no check is asked before a run is undone": "late_and_undone",
-    "a loop that is being undone forgets why it failed": "",
-    "code that takes another path after a retried call differs": "",
+    "a loop that is being undone forgets why it failed": "failing_loop",
+    "the calls of earlier iterations cannot be undone": "failing_loop",
+    # limits of a parent that is suspended while its child works
+    "a child has its whole budget whatever its parent has left": "waiting_child_of_limited",
+    "a cancellation does not reach the children of a run": "waiting_child_of_limited",
+    "a child may continue after the deadline of its parent": "waiting_child_of_limited",
+    # It has not found these within its batches so far; their own tests do.
+    "a run is suspended although a line of it has been woken": "timer_and_own",
+    "on PostgreSQL a run is suspended in the transaction that wakes it": "children_in_rounds",
+    "the code is unwound before the suspension is committed": "decision_at_suspension",
+    "what was noted before a refused batch is forgotten": "paused_branches",
+    "a run that lost its lease stays where its code awaits something": "own_notification",
 }
 """Mutants that take out a fix for branches or children. The fuzzer should notice each, when it is given programs of the
 shape next to its name (empty: of all shapes). Not here are those that need changed code, which it never has."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import select
+import signal
 import sys
 import time
 import traceback
@@ -39,8 +41,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
-    """Several batches at once, each job in a process of its own and on one store."""
-    total, jobs = Report(), []
+    """Several batches at once, each job in a process of its own and on one store. With `--stop`, a job that found
+    something ends the others."""
+    total, jobs = Report(), dict[int, int]()
     for number in range(options.jobs):
         read, write = os.pipe()
         pid = os.fork()
@@ -48,24 +51,37 @@ def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
             code = 1
             try:
                 die_with_parent()
+                signal.signal(signal.SIGTERM, _leave)
                 report = _job(options, (stores[number % len(stores)],), number)
                 with os.fdopen(write, "wb") as pipe:
                     pickle.dump(report, pipe)
                 code = 0
+            except SystemExit:
+                pass  # it was asked to
             except BaseException:  # a forked process must end here, and say why
                 traceback.print_exc()
             finally:
                 os._exit(code)
         os.close(write)
-        jobs.append((pid, read))
-    for pid, read in jobs:
-        with os.fdopen(read, "rb") as pipe:
+        jobs[read] = pid
+    while jobs:
+        ready, _, _ = select.select(list(jobs), [], [])
+        pid = jobs.pop(ready[0])
+        with os.fdopen(ready[0], "rb") as pipe:
             told = pipe.read()
         os.waitpid(pid, 0)
-        if not told:
+        if not told and not (options.stop and total.violations):
             raise RuntimeError("a job of the fuzzer failed; see above")
-        total.add(pickle.loads(told))  # our own child's words
+        total.add(pickle.loads(told) if told else Report())  # our own child's words
+        if options.stop and total.violations:
+            for other in jobs.values():
+                os.kill(other, signal.SIGTERM)
     return total
+
+
+def _leave(*_: object) -> None:
+    """Another job has found something: end all that this one has started."""
+    sys.exit(0)
 
 
 def _job(options: argparse.Namespace, stores: tuple[str, ...], number: int) -> Report:

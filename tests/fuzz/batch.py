@@ -38,6 +38,8 @@ IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
+PATIENCE_SECONDS = (lives.PATIENCE_SECONDS, lives.PATIENCE_SECONDS, 60.0)
+TICK_SECONDS = 0.03
 OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 120.0
 
@@ -244,6 +246,9 @@ class Batch:
             interferes=interferes,
             kill_after_conflict=interferes and dice.random() < 0.4,
             concurrency=dice.choice((1, 2, 4, 6)),
+            patience=dice.choice(PATIENCE_SECONDS),
+            tick=dice.choice((0.0, TICK_SECONDS)),
+            stalls="stalls" in has and dice.random() < 0.2,
             pulse=pulse,
         )
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
@@ -311,9 +316,14 @@ class Batch:
             role,
             interferes="conflicts" in self.stage.features,
             concurrency=PEACE_CONCURRENCY,
+            patience=self.dice.choice(PATIENCE_SECONDS),
+            tick=self.dice.choice((0.0, TICK_SECONDS)),
+            stalls="stalls" in self.stage.features and self.dice.random() < 0.3,
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
+        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.3:
+            self._freeze(worker)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
             self._violated(Violation("settling failed", "", self._stderr()))
@@ -322,8 +332,19 @@ class Batch:
         os.kill(worker, signal.SIGKILL)
         _, status = os.waitpid(worker, 0)
         self.alive.pop(worker)
+        for pid in list(self.alive):
+            self._end(pid)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             self._violated(Violation("worker ended by itself", "", self._stderr()))
+
+    def _freeze(self, worker: int) -> None:
+        """Let the worker of the peace lose its leases to another one, which is killed."""
+        self.lives += 1
+        plan = Plan(self.lives, "work")
+        guest = self._fork(lambda: lives.work(self.stage, plan))
+        freezer = self._fork(lambda: lives.freeze(worker, guest))
+        self.alive[guest] = self.alive[freezer] = BatchProcess(plan, "", 0.0, self.dice)
+        self._count("SIGSTOP of the last worker")
 
     def _stderr(self) -> str:
         path = self.stage.folder / "stderr"
@@ -432,7 +453,7 @@ class BatchProcess:
             self.at = now + self.after
         if seen != self.seen or self.frozen:
             self.seen, self.seen_at = seen, now
-        patience = IDLE_SECONDS if seen else 4 * IDLE_SECONDS
+        patience = IDLE_SECONDS if seen else 10 * IDLE_SECONDS
         return self.plan.role == "work" and now - self.seen_at > patience
 
 
