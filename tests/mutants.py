@@ -988,6 +988,9 @@ FUZZED = {
     "on PostgreSQL a run is suspended although it was woken since": "question_and_child",
     "a wake does not count while the run is running": "question_and_child",
     "on PostgreSQL a wake does not count while the run is running": "question_and_child",
+    # what comes at the moment of a suspension
+    "a run is suspended although a line of it has been woken": "timer_and_own",
+    "the code is unwound before the suspension is committed": "decision_at_suspension",
     # a suspension that the code sees as a cancellation
     "a suspension is a cancellation to the code": "group_with_child",
     # limits and cancellation of a parent
@@ -997,12 +1000,14 @@ FUZZED = {
     # refused appends: false alarms, and their order
     "refused batches are sent again while others are on their way": "branches_and_patches",
     "refused batches are sent again in reverse order": "branches_and_patches",
+    "what was noted before a refused batch is forgotten": "paused_branches",
     # races
     "recorded outcomes are handed over in any order": "race_after_join",
     "a call that the code cancelled is answered when it is replayed": "timeout_in_commit",
     # leases
     "a caller that is cancelled while its run is claimed leaves the lease": "",
     "the fence is not checked where the append is committed": "",
+    "a run that lost its lease stays where its code awaits something": "own_notification",
     # a caller that waits for a run with children
     "a caller that waits for a run does not execute its suspended child": "waiting_child",
     # timers of several branches
@@ -1029,15 +1034,10 @@ FUZZED = {
     "a child has its whole budget whatever its parent has left": "waiting_child_of_limited",
     "a cancellation does not reach the children of a run": "waiting_child_of_limited",
     "a child may continue after the deadline of its parent": "waiting_child_of_limited",
-    # It has not found these within its batches so far; their own tests do.
-    "a run is suspended although a line of it has been woken": "timer_and_own",
-    "on PostgreSQL a run is suspended in the transaction that wakes it": "children_in_rounds",
-    "the code is unwound before the suspension is committed": "decision_at_suspension",
-    "what was noted before a refused batch is forgotten": "paused_branches",
-    "a run that lost its lease stays where its code awaits something": "own_notification",
 }
 """Mutants that take out a fix for branches or children. The fuzzer should notice each, when it is given programs of the
-shape next to its name (empty: of all shapes). Not here are those that need changed code, which it never has."""
+shape next to its name (empty: of all shapes). Not here are those that need changed code, which it never has; and
+"on PostgreSQL a run is suspended in the transaction that wakes it": the same transaction makes that run due again."""
 BATCHES = 30
 """Within so many batches."""
 

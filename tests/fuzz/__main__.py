@@ -65,7 +65,12 @@ def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
         os.close(write)
         jobs[read] = pid
     while jobs:
-        ready, _, _ = select.select(list(jobs), [], [])
+        if options.stop and total.violations:
+            for pid in jobs.values():
+                os.kill(pid, signal.SIGTERM)
+        ready, _, _ = select.select(list(jobs), [], [], 1.0)
+        if not ready:
+            continue
         pid = jobs.pop(ready[0])
         with os.fdopen(ready[0], "rb") as pipe:
             told = pipe.read()
@@ -73,9 +78,6 @@ def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
         if not told and not (options.stop and total.violations):
             raise RuntimeError("a job of the fuzzer failed; see above")
         total.add(pickle.loads(told) if told else Report())  # our own child's words
-        if options.stop and total.violations:
-            for other in jobs.values():
-                os.kill(other, signal.SIGTERM)
     return total
 
 

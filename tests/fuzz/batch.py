@@ -38,7 +38,7 @@ IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
-PATIENCE_SECONDS = (lives.PATIENCE_SECONDS, lives.PATIENCE_SECONDS, 60.0)
+PATIENCE_SECONDS = (lives.PATIENCE_SECONDS, 60.0)
 TICK_SECONDS = 0.03
 OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 120.0
@@ -322,18 +322,18 @@ class Batch:
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
-        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.3:
+        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.4:
             self._freeze(worker)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
             self._violated(Violation("settling failed", "", self._stderr()))
         if role == "drive":
             self._count("batches driven by hf.run(wait=True)")
-        os.kill(worker, signal.SIGKILL)
-        _, status = os.waitpid(worker, 0)
         self.alive.pop(worker)
         for pid in list(self.alive):
             self._end(pid)
+        os.kill(worker, signal.SIGKILL)
+        _, status = os.waitpid(worker, 0)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             self._violated(Violation("worker ended by itself", "", self._stderr()))
 
@@ -342,7 +342,8 @@ class Batch:
         self.lives += 1
         plan = Plan(self.lives, "work")
         guest = self._fork(lambda: lives.work(self.stage, plan))
-        freezer = self._fork(lambda: lives.freeze(worker, guest))
+        after = self.dice.uniform(0.5, 2.0) * lives.LEASE_SECONDS
+        freezer = self._fork(lambda: lives.freeze(after, worker, guest))
         self.alive[guest] = self.alive[freezer] = BatchProcess(plan, "", 0.0, self.dice)
         self._count("SIGSTOP of the last worker")
 

@@ -158,6 +158,27 @@ def somebody_cancelled_it(x: Evidence) -> None:
     assert asked or not ended, f"nobody has cancelled it, and it ended with {ended[-1]}"
 
 
+def waits_are_open(x: Evidence) -> None:
+    """20: code that awaits is suspended only if nothing that it waits for has come: it would have been in memory."""
+    began: set[tuple[str, int]] = set()
+    decided: dict[tuple[str, int], int] = {}
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.WaitBegan):
+            began.add((event.branch, event.index))
+        elif isinstance(event, e.ApprovalDecided | e.AnswerGiven):
+            decided[event.branch, event.index] = record.seq
+        elif isinstance(event, e.WaitEnded | e.CallStarted | e.CallSucceeded | e.CallFailure):
+            began.discard((event.branch, event.index))
+        elif isinstance(event, e.RunSuspended) and _waits_for_people(event):
+            come = [decided[place] for place in began if place in decided]
+            assert not come, f"event {record.seq} suspends it although event {come[0]} had come"
+
+
+def _waits_for_people(event: e.RunSuspended) -> bool:
+    """And not because it was paused, or must end, or cannot continue."""
+    return {wait.kind for wait in event.waits} <= {"approval", "answer", "signal", "timer", "child"}
+
+
 OWN = (
     all_has_ended,
     somebody_cancelled_it,
@@ -254,7 +275,8 @@ class Judge:
     # ── logs ─────────────────────────────────────────────────────────────────────────────
 
     def _invariants(self, run_id: str, x: Evidence) -> Iterator[Violation]:
-        for invariant in (*_INVARIANTS, *OWN):
+        awaits = self._program(self.rows[run_id].agent)["kind"] in ("async", "async_loop")
+        for invariant in (*_INVARIANTS, *OWN, *([waits_are_open] if awaits else ())):
             try:
                 invariant(x)
             except AssertionError as broken:

@@ -210,7 +210,8 @@ def work(stage: Stage, plan: Plan) -> None:
     boundary = _Boundary(plan)
     with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
         if plan.interferes:
-            boundary.interfere = partial(_interfere, stage, _patching(stage, hf.store, plan))
+            people = _patching(stage, hf.store, plan)
+            boundary.interfere = partial(_interfere, stage, people, hf.engine.claims.worker)
         if plan.stalls:
             dice = stage.dice(f"stalls {plan.number}")
             threading.Thread(target=_stall, args=(dice,), daemon=True).start()
@@ -228,9 +229,9 @@ def _stall(dice: random.Random) -> None:
         usleep(round(dice.uniform(0.05, 0.2) * 1e6))
 
 
-def freeze(worker: int, guest: int) -> None:
+def freeze(after: float, worker: int, guest: int) -> None:
     """Freeze a worker for longer than its leases. Meanwhile another one executes its runs, until it is killed."""
-    threading.Event().wait(0.5 * LEASE_SECONDS)
+    threading.Event().wait(after)
     os.kill(worker, signal.SIGSTOP)
     threading.Event().wait(2.0 * LEASE_SECONDS)
     os.kill(guest, signal.SIGKILL)
@@ -242,28 +243,31 @@ def _patching(stage: Stage, store: Store, plan: Plan) -> People:
     return People(store, stage.world, stage.programs, dice, f"w{plan.number}", may_reject=False)
 
 
-def _interfere(stage: Stage, people: People, where: str) -> None:
+def _interfere(stage: Stage, people: People, worker: str, where: str) -> None:
     """Patch or pause the run that is about to commit, so that its append is refused; or let what it is waiting for
     come right before it is suspended."""
-    here = CURRENT.get()
-    run_id = here.session.run_id if isinstance(here, Branch) else ""
-    program = stage.programs.get(run_id)
-    if program is None:
-        return
-    plan, dice = program["people"], people.dice
     with contextlib.suppress(StoreError):
-        if plan.get("storm") and dice.random() < 0.15:
+        if where.endswith("run_suspended") and people.dice.random() < 0.5:
+            _meet(stage, people, worker)
+        here = CURRENT.get()
+        run_id = here.session.run_id if isinstance(here, Branch) else ""
+        plan = stage.programs[run_id]["people"] if run_id in stage.programs else {}
+        if plan.get("storm") and people.dice.random() < 0.15:
             people.patch(run_id)
-        if plan.get("halt") and dice.random() < 0.05:
+        if plan.get("halt") and people.dice.random() < 0.05:
             people.pause(run_id)
-        if plan.get("meet") and where.endswith("run_suspended") and dice.random() < 0.5:
-            tree = [
-                row
-                for row in rows_of(people.store, stage.since, run_id)
-                if root_of(row.id) == run_id
-            ]
-            for row in tree:
-                people.serve(row, 0.7)
+
+
+def _meet(stage: Stage, people: People, worker: str) -> None:
+    """Decide what is asked by the runs that this process executes, and by those below them. (Which of them is about to
+    be suspended is not known: its code may have been left.)"""
+    if not any(program["people"].get("meet") for program in stage.programs.values()):
+        return
+    rows = rows_of(people.store, stage.since, stage.prefix)
+    ours = {root_of(row.id) for row in rows if row.owner == worker and row.status == "running"}
+    for row in rows:
+        if root_of(row.id) in ours and stage.programs[root_of(row.id)]["people"].get("meet"):
+            people.serve(row, 0.7)
 
 
 EXPECTED = (HoldfastError, asyncio.CancelledError)
