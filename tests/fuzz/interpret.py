@@ -229,7 +229,7 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
     }
 
 
-CERTAIN = ("step", "slow", "keyed")
+CERTAIN = ("step", "slow")
 """Calls whose outcome nobody else can record: an async agent is given it by its log, or makes the call."""
 EXECUTION: ContextVar[Async | None] = ContextVar("EXECUTION", default=None)
 """Whose code is running here."""

@@ -534,7 +534,7 @@ def paused_branches(g: Generator) -> Program:
 def children_in_rounds(g: Generator) -> Program:
     """Item 2, again and again: the parent is suspended at the moment when its child ends."""
     child = g.add_child([_ask_for(g), *([["step"]] if g.chance(0.5) else [])])
-    rounds: Statement = ["loop", 4, [[_join(g), [[_ask_for(g)], [child]]]]]
+    rounds: Statement = ["loop", 2, [[_join(g), [[_ask_for(g)], [child]]]]]
     made = g.program("children_in_rounds", [rounds, ["keyed"]])
     made["people"]["burst"] = True
     return made
