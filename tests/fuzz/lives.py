@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import random
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 from fuzz.interpret import AgentSet, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
-from fuzz.world import World
+from fuzz.world import World, stand_still
 from holdfast import (
     AsyncHoldfast,
     Holdfast,
@@ -222,11 +221,10 @@ def work(stage: Stage, plan: Plan) -> None:
 
 
 def _stall(dice: random.Random) -> None:
-    """Hold the interpreter's lock: timers that end meanwhile end together, as on a machine that is too busy."""
-    usleep = ctypes.PyDLL(None).usleep  # unlike CDLL, it does not release the lock
+    """Timers that end while the process stands still end together, as on a machine that is too busy."""
     while True:
         threading.Event().wait(dice.uniform(0.05, 0.3))
-        usleep(round(dice.uniform(0.05, 0.2) * 1e6))
+        stand_still(dice.uniform(0.05, 0.2))
 
 
 def freeze(after: float, worker: int, guest: int) -> None:
