@@ -1007,7 +1007,7 @@ FUZZED = {
     # leases
     "a caller that is cancelled while its run is claimed leaves the lease": "",
     "the fence is not checked where the append is committed": "",
-    "a run that lost its lease stays where its code awaits something": "own_notification",
+    "a run that lost its lease stays where its code awaits something": "own_notification --patience=60",
     # a caller that waits for a run with children
     "a caller that waits for a run does not execute its suspended child": "waiting_child",
     # timers of several branches
@@ -1036,7 +1036,7 @@ FUZZED = {
     "a child may continue after the deadline of its parent": "waiting_child_of_limited",
 }
 """Mutants that take out a fix for branches or children. The fuzzer should notice each, when it is given programs of the
-shape next to its name (empty: of all shapes). Not here are those that need changed code, which it never has; and
+shape (and the options) next to its name (empty: of all shapes). Not here are those that need changed code, which it never has; and
 "on PostgreSQL a run is suspended in the transaction that wakes it": the same transaction makes that run due again."""
 BATCHES = 30
 """Within so many batches."""
@@ -1082,7 +1082,7 @@ def fuzzed_by(mutant: Mutant) -> str:
     """The first batch of the fuzzer that noticed, and what; or an empty string."""
     store = "postgres" if "postgres" in mutant.where else "sqlite"
     words = ["--store", store, "--seed", "1", "--batches", str(BATCHES), "--jobs", "2", "--stop"]
-    words += ["--shape", shape] if (shape := FUZZED[mutant.name]) else []
+    words += ["--shape", *shape.split()] if (shape := FUZZED[mutant.name]) else []
     with planted(mutant) as folder:
         done = subprocess.run(
             [sys.executable, "-m", "fuzz", *words],

@@ -110,7 +110,7 @@ def _batches(
 ) -> Report:
     chosen = f.chosen(_names(options.without), _names(options.only))
     total, began, number = Report(), time.monotonic(), 0
-    harm = Harm(options.runs, options.kills_per_batch, options.harm_seconds)
+    harm = Harm(options.runs, options.kills_per_batch, options.harm_seconds, options.patience)
     while _goes_on(options, total, number, time.monotonic() - began):
         seed, store = options.seed + number * options.jobs + job, stores[number % len(stores)]
         report = run_batch(
@@ -188,6 +188,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     p.add_argument("--runs", type=int, default=Harm.runs, help="runs in each batch")
     p.add_argument("--kills-per-batch", type=int, default=Harm.kills)
     p.add_argument("--harm-seconds", type=float, default=Harm.seconds)
+    p.add_argument(
+        "--patience", type=float, default=Harm.patience, help="patience_seconds of all processes"
+    )
     p.add_argument(
         "--without", default="", help=f"features to leave out: {', '.join(sorted(f.ALL))}"
     )

@@ -38,7 +38,6 @@ IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
-PATIENCE_SECONDS = (lives.PATIENCE_SECONDS, 60.0)
 TICK_SECONDS = 0.03
 OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 120.0
@@ -53,6 +52,8 @@ class Harm:
     """Faults that end a process, before there is peace."""
     seconds: float = 6.0
     """After so long there is peace, however many kills there were."""
+    patience: float = lives.PATIENCE_SECONDS
+    """For so long a run stays in memory whose code awaits something of its own while it waits."""
 
 
 @dataclass
@@ -246,7 +247,7 @@ class Batch:
             interferes=interferes,
             kill_after_conflict=interferes and dice.random() < 0.4,
             concurrency=dice.choice((1, 2, 4, 6)),
-            patience=dice.choice(PATIENCE_SECONDS),
+            patience=self.harm.patience,
             tick=dice.choice((0.0, TICK_SECONDS)),
             stalls="stalls" in has and dice.random() < 0.2,
             pulse=pulse,
@@ -316,7 +317,7 @@ class Batch:
             role,
             interferes="conflicts" in self.stage.features,
             concurrency=PEACE_CONCURRENCY,
-            patience=self.dice.choice(PATIENCE_SECONDS),
+            patience=self.harm.patience,
             tick=self.dice.choice((0.0, TICK_SECONDS)),
             stalls="stalls" in self.stage.features and self.dice.random() < 0.3,
         )

@@ -100,7 +100,7 @@ class Plan(NamedTuple):
     """Kill yourself when the first append that was refused has been sent again."""
     concurrency: int = 4
     patience: float = PATIENCE_SECONDS
-    """For so long a run stays in memory whose code awaits something of its own while it waits."""
+    """See `Harm`."""
     tick: float = 0.0
     """Let suspensions and ends of runs be committed together, each so many seconds; 0: as they come."""
     stalls: bool = False
