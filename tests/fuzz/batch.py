@@ -323,7 +323,7 @@ class Batch:
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
-        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.4:
+        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.5:
             self._freeze(worker)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
@@ -339,11 +339,11 @@ class Batch:
             self._violated(Violation("worker ended by itself", "", self._stderr()))
 
     def _freeze(self, worker: int) -> None:
-        """Let the worker of the peace lose its leases to another one, which is killed."""
+        """Let the worker of the peace lose its leases to another one, which is killed before it is done."""
         self.lives += 1
-        plan = Plan(self.lives, "work")
-        guest = self._fork(lambda: lives.work(self.stage, plan))
+        plan = Plan(self.lives, "work", kill_at=self.dice.randint(1, 12), concurrency=6)
         after = self.dice.uniform(0.5, 2.0) * lives.LEASE_SECONDS
+        guest = self._fork(lambda: lives.take_over(after, self.stage, plan))
         freezer = self._fork(lambda: lives.freeze(after, worker, guest))
         self.alive[guest] = self.alive[freezer] = BatchProcess(plan, "", 0.0, self.dice)
         self._count("SIGSTOP of the last worker")

@@ -227,6 +227,12 @@ def _stall(dice: random.Random) -> None:
         stand_still(dice.uniform(0.05, 0.2))
 
 
+def take_over(after: float, stage: Stage, plan: Plan) -> None:
+    """A worker that comes later."""
+    threading.Event().wait(after)
+    work(stage, plan)
+
+
 def freeze(after: float, worker: int, guest: int) -> None:
     """Freeze a worker for longer than its leases. Meanwhile another one executes its runs, until it is killed."""
     threading.Event().wait(after)

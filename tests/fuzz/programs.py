@@ -503,7 +503,7 @@ def own_notification(g: Generator) -> Program:
     g.is_async = True
     lines: list[Body] = [[["step"], _ask_for(g), ["step"]], [["step"], ["keyed"]]]
     made = g.program("own_notification", [["notify", lines], ["keyed"]])
-    made["people"]["hesitate"] = g.one_of(0.0, 0.3, 0.8)
+    made["people"]["hesitate"] = g.one_of(0.3, 2.5)
     return made
 
 
