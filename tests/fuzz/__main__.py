@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import select
+import signal
 import sys
 import time
 import traceback
@@ -39,8 +41,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
-    """Several batches at once, each job in a process of its own and on one store."""
-    total, jobs = Report(), []
+    """Several batches at once, each job in a process of its own and on one store. With `--stop`, a job that found
+    something ends the others."""
+    total, jobs = Report(), dict[int, int]()
     for number in range(options.jobs):
         read, write = os.pipe()
         pid = os.fork()
@@ -48,24 +51,39 @@ def _in_jobs(options: argparse.Namespace, stores: tuple[str, ...]) -> Report:
             code = 1
             try:
                 die_with_parent()
+                signal.signal(signal.SIGTERM, _leave)
                 report = _job(options, (stores[number % len(stores)],), number)
                 with os.fdopen(write, "wb") as pipe:
                     pickle.dump(report, pipe)
                 code = 0
+            except SystemExit:
+                pass  # it was asked to
             except BaseException:  # a forked process must end here, and say why
                 traceback.print_exc()
             finally:
                 os._exit(code)
         os.close(write)
-        jobs.append((pid, read))
-    for pid, read in jobs:
-        with os.fdopen(read, "rb") as pipe:
+        jobs[read] = pid
+    while jobs:
+        if options.stop and total.violations:
+            for pid in jobs.values():
+                os.kill(pid, signal.SIGTERM)
+        ready, _, _ = select.select(list(jobs), [], [], 1.0)
+        if not ready:
+            continue
+        pid = jobs.pop(ready[0])
+        with os.fdopen(ready[0], "rb") as pipe:
             told = pipe.read()
         os.waitpid(pid, 0)
-        if not told:
+        if not told and not (options.stop and total.violations):
             raise RuntimeError("a job of the fuzzer failed; see above")
-        total.add(pickle.loads(told))  # our own child's words
+        total.add(pickle.loads(told) if told else Report())  # our own child's words
     return total
+
+
+def _leave(*_: object) -> None:
+    """Another job has found something: end all that this one has started."""
+    sys.exit(0)
 
 
 def _job(options: argparse.Namespace, stores: tuple[str, ...], number: int) -> Report:
@@ -92,7 +110,7 @@ def _batches(
 ) -> Report:
     chosen = f.chosen(_names(options.without), _names(options.only))
     total, began, number = Report(), time.monotonic(), 0
-    harm = Harm(options.runs, options.kills_per_batch, options.harm_seconds)
+    harm = Harm(options.runs, options.kills_per_batch, options.harm_seconds, options.patience)
     while _goes_on(options, total, number, time.monotonic() - began):
         seed, store = options.seed + number * options.jobs + job, stores[number % len(stores)]
         report = run_batch(
@@ -170,6 +188,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     p.add_argument("--runs", type=int, default=Harm.runs, help="runs in each batch")
     p.add_argument("--kills-per-batch", type=int, default=Harm.kills)
     p.add_argument("--harm-seconds", type=float, default=Harm.seconds)
+    p.add_argument(
+        "--patience", type=float, default=Harm.patience, help="patience_seconds of all processes"
+    )
     p.add_argument(
         "--without", default="", help=f"features to leave out: {', '.join(sorted(f.ALL))}"
     )

@@ -38,6 +38,7 @@ IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
+TICK_SECONDS = 0.03
 OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 120.0
 
@@ -51,6 +52,8 @@ class Harm:
     """Faults that end a process, before there is peace."""
     seconds: float = 6.0
     """After so long there is peace, however many kills there were."""
+    patience: float = lives.PATIENCE_SECONDS
+    """For so long a run stays in memory whose code awaits something of its own while it waits."""
 
 
 @dataclass
@@ -244,6 +247,9 @@ class Batch:
             interferes=interferes,
             kill_after_conflict=interferes and dice.random() < 0.4,
             concurrency=dice.choice((1, 2, 4, 6)),
+            patience=self.harm.patience,
+            tick=dice.choice((0.0, TICK_SECONDS)),
+            stalls="stalls" in has and dice.random() < 0.2,
             pulse=pulse,
         )
         pid = self._fork(lambda: lives.ROLES[role](self.stage, plan))
@@ -311,19 +317,36 @@ class Batch:
             role,
             interferes="conflicts" in self.stage.features,
             concurrency=PEACE_CONCURRENCY,
+            patience=self.harm.patience,
+            tick=self.dice.choice((0.0, TICK_SECONDS)),
+            stalls="stalls" in self.stage.features and self.dice.random() < 0.3,
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
+        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.5:
+            self._freeze(worker)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
             self._violated(Violation("settling failed", "", self._stderr()))
         if role == "drive":
             self._count("batches driven by hf.run(wait=True)")
+        self.alive.pop(worker)
+        for pid in list(self.alive):
+            self._end(pid)
         os.kill(worker, signal.SIGKILL)
         _, status = os.waitpid(worker, 0)
-        self.alive.pop(worker)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             self._violated(Violation("worker ended by itself", "", self._stderr()))
+
+    def _freeze(self, worker: int) -> None:
+        """Let the worker of the peace lose its leases to another one, which is killed before it is done."""
+        self.lives += 1
+        plan = Plan(self.lives, "work", kill_at=self.dice.randint(1, 12), concurrency=6)
+        after = self.dice.uniform(0.5, 2.0) * lives.LEASE_SECONDS
+        guest = self._fork(lambda: lives.take_over(after, self.stage, plan))
+        freezer = self._fork(lambda: lives.freeze(after, worker, guest))
+        self.alive[guest] = self.alive[freezer] = BatchProcess(plan, "", 0.0, self.dice)
+        self._count("SIGSTOP of the last worker")
 
     def _stderr(self) -> str:
         path = self.stage.folder / "stderr"
@@ -432,7 +455,7 @@ class BatchProcess:
             self.at = now + self.after
         if seen != self.seen or self.frozen:
             self.seen, self.seen_at = seen, now
-        patience = IDLE_SECONDS if seen else 4 * IDLE_SECONDS
+        patience = IDLE_SECONDS if seen else 10 * IDLE_SECONDS
         return self.plan.role == "work" and now - self.seen_at > patience
 
 

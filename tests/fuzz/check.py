@@ -17,6 +17,8 @@ from fuzz.people import root_of, rows_of
 from fuzz.programs import Program, family, has_word
 from holdfast import Holdfast, Options
 from holdfast.core import events as e
+from holdfast.core.fold import fold
+from holdfast.core.state import UNSETTLED, RunState
 from holdfast.core.values import decode
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from support import invariants
@@ -24,6 +26,8 @@ from support.invariants import Evidence
 
 SLACK_US = 50_000
 """An intent that was built before a cancellation was acknowledged may carry a time a moment later."""
+STALL_US = 300_000
+"""A process may stand still for so long between a look at the clock and the intent that it allows."""
 
 EXPECTED_FAILURES = {
     "ProgramError",
@@ -131,7 +135,53 @@ def suspended_runs_rest(x: Evidence) -> None:
         assert claims <= CLAIMED_MAX, f"claimed {claims} times for nothing, by event {record.seq}"
 
 
+def all_has_ended(x: Evidence) -> None:
+    """21: a run that completes has come to the end of everything that it began: all tasks of its code are part of it."""
+    if x.state.status != "completed":
+        return
+    end = max(r.seq for r, event in zip(x.records, x.events, strict=True) if _completes(event))
+    before = fold(RunState(), x.records[:end])
+    waits = [wait for wait in before.waits if not wait.decided]
+    calls = [call for call in before.calls if call.status in UNSETTLED]
+    assert not waits, f"it completed while it was waiting for {waits[0].wait} {waits[0].name!r}"
+    assert not calls, f"it completed while step {calls[0].step}, {calls[0].name}, had not ended"
+
+
+def _completes(event: Any) -> bool:
+    return isinstance(event, e.RunCompleted)
+
+
+def somebody_cancelled_it(x: Evidence) -> None:
+    """18, 19: only a person, or a run above, can cancel a run or have it undone; a failure stays a failure."""
+    asked = any(isinstance(event, e.CancelRequested | e.UndoRequested) for event in x.events)
+    ended = [event for event in x.events if isinstance(event, e.RunCancellation)]
+    assert asked or not ended, f"nobody has cancelled it, and it ended with {ended[-1]}"
+
+
+def waits_are_open(x: Evidence) -> None:
+    """20: code that awaits is suspended only if nothing that it waits for has come: it would have been in memory."""
+    began: set[tuple[str, int]] = set()
+    decided: dict[tuple[str, int], int] = {}
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.WaitBegan):
+            began.add((event.branch, event.index))
+        elif isinstance(event, e.ApprovalDecided | e.AnswerGiven):
+            decided[event.branch, event.index] = record.seq
+        elif isinstance(event, e.WaitEnded | e.CallStarted | e.CallSucceeded | e.CallFailure):
+            began.discard((event.branch, event.index))
+        elif isinstance(event, e.RunSuspended) and _waits_for_people(event):
+            come = [decided[place] for place in began if place in decided]
+            assert not come, f"event {record.seq} suspends it although event {come[0]} had come"
+
+
+def _waits_for_people(event: e.RunSuspended) -> bool:
+    """And not because it was paused, or must end, or cannot continue."""
+    return {wait.kind for wait in event.waits} <= {"approval", "answer", "signal", "timer", "child"}
+
+
 OWN = (
+    all_has_ended,
+    somebody_cancelled_it,
     undone_in_reverse,
     one_terminal_event,
     branches_are_in_order,
@@ -225,7 +275,8 @@ class Judge:
     # ── logs ─────────────────────────────────────────────────────────────────────────────
 
     def _invariants(self, run_id: str, x: Evidence) -> Iterator[Violation]:
-        for invariant in (*_INVARIANTS, *OWN):
+        awaits = self._program(self.rows[run_id].agent)["kind"] in ("async", "async_loop")
+        for invariant in (*_INVARIANTS, *OWN, *([waits_are_open] if awaits else ())):
             try:
                 invariant(x)
             except AssertionError as broken:
@@ -314,7 +365,7 @@ class Judge:
         ]
         deadline = min((end for end in ends if end is not None), default=None)
         for record, event in zip(x.records, x.events, strict=True):
-            late = deadline is not None and record.time > deadline + SLACK_US
+            late = deadline is not None and record.time > deadline + STALL_US
             if isinstance(event, e.CallStarted) and late and not event.undoes:
                 text = f"{event.name} (event {record.seq}) began after the deadline of {[run_id, *ancestors]}"
                 yield Violation("call after deadline", run_id, text)

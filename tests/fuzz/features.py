@@ -46,9 +46,10 @@ cancellation) and approval by risk of a run with children, events from outside w
 
 PEOPLE = ("patches", "pauses", "cancels", "rejections")
 
-FAULTS = ("kills", "freezes", "terms", "callers", "backends", "restarts", "drive")
+FAULTS = ("kills", "freezes", "terms", "callers", "backends", "restarts", "drive", "stalls")
 """`callers`: processes that call AsyncHoldfast.run and are cancelled. `backends`, `restarts`: of PostgreSQL.
-`drive`: after the faults runs are brought to their end by `hf.run(wait=True)` and not by a worker."""
+`drive`: after the faults runs are brought to their end by `hf.run(wait=True)` and not by a worker. `stalls`:
+processes that stand still for less than a lease."""
 
 ALL = frozenset((*EFFECTS, *CODE, *TOGETHER, *PEOPLE, *FAULTS))
 

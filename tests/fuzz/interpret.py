@@ -8,10 +8,12 @@ so a value that changes between two executions makes the run diverge, and cannot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import zlib
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fuzz.programs import Body, Program, family
@@ -127,22 +129,46 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
 
         return flaky
 
+    @tool(name="unlucky", risk="write_local")
+    def unlucky(at: str, n: int, fails: int, idempotency_key: str = "") -> dict[str, Any]:
+        world.fail_first(at, fails)
+        return world.act("unlucky", idempotency_key, {"at": at, "n": n, "fails": fails})
+
     @tool(name="failing", risk="write_local")
     def failing(at: str, n: int, idempotency_key: str = "") -> None:
         raise Refused(f"not {n}")
 
     @step(name="astep")
     async def aplain(at: str, n: int) -> list[Any]:
+        _begins(at)
         await asyncio.sleep(0)
         return drawn(at, n)
 
     @step(name="aslow")
     async def aslow(at: str, n: int, ms: float) -> int:
+        _begins(at)
         await _later(ms / 1000)
+        return n
+
+    @step(name="aswallow")
+    async def aswallow(at: str, n: int, ms: float) -> int:
+        """Ends when it is cancelled, and does not say so."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await _later(ms / 1000)
+        return n
+
+    @tool(name="acleans", risk="read")
+    async def acleans(at: str, n: int, ms: float, cleaning_ms: float) -> int:
+        """Takes its time to clean up when it is cancelled."""
+        try:
+            await _later(ms / 1000)
+        finally:
+            await _later(cleaning_ms / 1000)
         return n
 
     @tool(name="akeyed")
     async def akeyed(at: str, n: int, idempotency_key: str = "") -> dict[str, Any]:
+        _begins(at)
         return await asyncio.to_thread(acted, "akeyed", at, n, idempotency_key)
 
     @tool(name="achecked", check=find)
@@ -165,6 +191,11 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
 
         return aflaky
 
+    @tool(name="aunlucky", risk="write_local")
+    async def aunlucky(at: str, n: int, fails: int, idempotency_key: str = "") -> dict[str, Any]:
+        world.fail_first(at, fails)
+        return world.act("aunlucky", idempotency_key, {"at": at, "n": n, "fails": fails})
+
     @tool(name="afailing", risk="write_local")
     async def afailing(at: str, n: int, idempotency_key: str = "") -> None:
         await asyncio.sleep(0)
@@ -179,6 +210,7 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
         "undoable": undoable,
         "tx": written,
         "failing": failing,
+        "unlucky": unlucky,
         "astep": aplain,
         "aslow": aslow,
         "akeyed": akeyed,
@@ -187,11 +219,26 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
         "aundoable": aundoable,
         "atx": written,
         "afailing": afailing,
+        "aunlucky": aunlucky,
+        "aswallow": aswallow,
+        "acleans": acleans,
         "flaky": flaky_of("flaky", QUICK_RETRY),
         "late": flaky_of("late", LATE_RETRY),
         "aflaky": aflaky_of("aflaky", QUICK_RETRY),
         "alate": aflaky_of("alate", LATE_RETRY),
     }
+
+
+CERTAIN = ("step", "slow")
+"""Calls whose outcome nobody else can record: an async agent is given it by its log, or makes the call."""
+EXECUTION: ContextVar[Async | None] = ContextVar("EXECUTION", default=None)
+"""Whose code is running here."""
+
+
+def _begins(at: str) -> None:
+    here = EXECUTION.get()
+    if here is not None:
+        here.made.add(at)
 
 
 async def _later(seconds: float) -> None:
@@ -220,8 +267,8 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
         match word:
             case "step" | "keyed" | "checked" | "once" | "undoable" | "tx" | "failing":
                 line.see((yield Op("call", (word, at, line.acc))))
-            case "slow":
-                line.see((yield Op("call", (word, at, line.acc, rest[0]))))
+            case "slow" | "swallow" | "cleans" | "unlucky":
+                line.see((yield Op("call", (word, at, line.acc, *rest))))
             case "flaky":
                 fails, delay = rest
                 name = "flaky" if delay < 0.1 else "late"
@@ -242,6 +289,11 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
                 yield Op("checkpoint")
             case "raise":
                 raise ProgramError(at)
+            case "raise_in":
+                if top.endswith(f"i{rest[0]}"):
+                    raise ProgramError(at)
+            case "leave":
+                yield Op(word, (at, rest[0], line.acc))
             case "ask" | "approve" | "signal" | "sleep" | "wait_any":
                 line.see((yield Op(word, (at, *rest))))
             case "loop":
@@ -254,7 +306,9 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
                 yield from interpret(run, chosen, line)
             case "try":
                 yield from _tried(run, rest, line, at)
-            case "map" | "gather" | "group" | "race":
+            case "clean_up":
+                yield from _cleaned_up(run, rest, line, at)
+            case "map" | "gather" | "group" | "race" | "notify":
                 line.see((yield Op(word, (at, rest[0], line.acc))))
             case "timeout":
                 line.see((yield Op(word, (at, rest[0], rest[1], line.acc))))
@@ -270,6 +324,16 @@ def _tried(run: Any, bodies: Sequence[Body], line: Line, at: str) -> Steps:
         line.see(type(error).__name__)
         line.at = f"{at}x"
         yield from interpret(run, bodies[1], line)
+
+
+def _cleaned_up(run: Any, bodies: Sequence[Body], line: Line, at: str) -> Steps:
+    """What code does that cleans up after a failure, and fails."""
+    try:
+        yield from interpret(run, bodies[0], line)
+    except CallFailed:
+        line.at = f"{at}x"
+        yield from interpret(run, bodies[1], line)
+        raise
 
 
 def _state(run: Any, op: str, n: int) -> Any:
@@ -337,9 +401,22 @@ class Async:
     """Carries out the operations of an async agent."""
 
     def __init__(
-        self, run: AsyncRun, tools: dict[str, Any], children: Sequence[Any], world: World
+        self,
+        run: AsyncRun,
+        tools: dict[str, Any],
+        children: Sequence[Any],
+        world: World,
+        *,
+        is_resumed: bool,
     ) -> None:
         self.run, self.tools, self.children, self.world = run, tools, children, world
+        self.is_resumed = is_resumed
+        """Whether people may resume this run when it has failed."""
+        self.left: list[asyncio.Task[int]] = []
+        """Tasks that the code does not wait for."""
+        self.made: set[str] = set()
+        """Where calls were made by this execution."""
+        EXECUTION.set(self)
 
     async def execute(self, body: Body, at: str, acc: int) -> int:
         line = Line(at, acc)
@@ -357,6 +434,7 @@ class Async:
                     op = steps.throw(error)
                 else:
                     self._check_cancelled(was_cancelled, op, line)
+                    self._check_order(op)
                     op = steps.send(result)
         except StopIteration:
             return line.acc
@@ -367,6 +445,15 @@ class Async:
         if before and op.what == "call" and op.args[0] != "tx":
             text = f"{line.at}: {op.what} {op.args[:2]} was answered although its task was cancelled before it began"
             self.world.report("cancellation dropped", self.run.id, text)
+
+    def _check_order(self, op: Op) -> None:
+        """27: nothing new begins before the code has all that is recorded. Not so in a run that was resumed after a
+        failure: its code may take another path, and come to what is recorded later."""
+        if op.what != "call" or op.args[0] not in CERTAIN or op.args[1] in self.made:
+            return
+        if self.made and not self.is_resumed:
+            text = f"{op.args[:2]} was given to the code after it had made other calls: {sorted(self.made)[:3]}"
+            self.world.report("begun before what is recorded", self.run.id, text)
 
     def _check_not_suspended(self, op: Op, line: Line) -> None:
         """Code must not see a suspension as a cancellation. (A task group does, which expects one.)"""
@@ -401,6 +488,11 @@ class Async:
                 return await run.wait_any(*_choices(args[0], args[1]), timeout=limit)
             case "timeout":
                 return await self._within(*args)
+            case "leave":
+                self.left.append(asyncio.create_task(self.execute(args[1], f"{args[0]}l", args[2])))
+                return await asyncio.sleep(0)
+            case "notify":
+                return await self._notified(*args)
             case _:
                 return await self._together(op.what, *args)
 
@@ -410,6 +502,21 @@ class Async:
                 return await self.execute(body, f"{at}t", acc)
         except TimeoutError:
             return "time"
+
+    async def _notified(self, at: str, bodies: list[Body], acc: int) -> Any:
+        """The second line waits for the first by means that Holdfast does not know."""
+        event = asyncio.Event()
+
+        async def first() -> int:
+            seen = await self.execute(bodies[0], f"{at}b0", acc)
+            event.set()
+            return seen
+
+        async def second() -> int:
+            await event.wait()
+            return await self.execute(bodies[1], f"{at}b1", acc + 1)
+
+        return list(await asyncio.gather(first(), second()))
 
     async def _together(self, how: str, at: str, bodies: list[Body], acc: int) -> Any:
         branches = [self.execute(body, f"{at}b{n}", acc + n) for n, body in enumerate(bodies)]
@@ -572,6 +679,7 @@ class AgentSet:
 
     def _agent(self, program: Program, children: list[Any], options: dict[str, Any]) -> Any:
         body, tools, world = program["body"], self.tools, self.world
+        again = bool(program["people"].get("again"))
         match program["kind"]:
             case "sync":
 
@@ -584,7 +692,9 @@ class AgentSet:
 
                 @agent(**options)
                 async def awaited(run: AsyncRun, label: str) -> int:
-                    return await Async(run, tools, children, world).execute(body, label, 0)
+                    return await Async(run, tools, children, world, is_resumed=again).execute(
+                        body, label, 0
+                    )
 
                 return awaited
             case "loop":
@@ -601,7 +711,9 @@ class AgentSet:
                 @loop(max_iterations=20, **options)
                 async def looping_async(run: AsyncRun, state: AgentState) -> AgentState:
                     at, acc = f"{state.goal}i{state.iteration}", _acc(state)
-                    seen = await Async(run, tools, children, world).execute(body, at, acc)
+                    seen = await Async(run, tools, children, world, is_resumed=again).execute(
+                        body, at, acc
+                    )
                     return _next(state, seen)
 
                 return looping_async

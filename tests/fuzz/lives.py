@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from fuzz.interpret import AgentSet, input_of
 from fuzz.people import People, root_of, rows_of
 from fuzz.programs import Program, family
-from fuzz.world import World
+from fuzz.world import World, stand_still
 from holdfast import (
     AsyncHoldfast,
     Holdfast,
@@ -46,6 +46,8 @@ HUNG_SECONDS = 25.0
 """The same if one executes or is due: a busy machine may take its time."""
 SETTLE_SECONDS = 300.0
 NEVER_QUARANTINE = 10**6
+TOGETHER = ("run_suspended", "run_completed")
+"""Commits that a process with a `tick` makes at the same time."""
 INSERT = {
     "sqlite": "INSERT INTO fuzz_written VALUES (?, ?)",
     "postgres": "INSERT INTO fuzz_written VALUES (%s, %s)",
@@ -97,6 +99,12 @@ class Plan(NamedTuple):
     kill_after_conflict: bool = False
     """Kill yourself when the first append that was refused has been sent again."""
     concurrency: int = 4
+    patience: float = PATIENCE_SECONDS
+    """See `Harm`."""
+    tick: float = 0.0
+    """Let suspensions and ends of runs be committed together, each so many seconds; 0: as they come."""
+    stalls: bool = False
+    """Let the whole process stand still now and then, for less than a lease."""
     pulse: memoryview | None = None
     """Eight bytes of shared memory: how many boundaries it has met."""
 
@@ -106,7 +114,7 @@ def options_of(plan: Plan, boundary: _Boundary | None = None) -> Options:
     boundary = boundary or _Boundary(plan)
     return Options(
         lease_seconds=LEASE_SECONDS,
-        patience_seconds=PATIENCE_SECONDS,
+        patience_seconds=plan.patience,
         quarantine_after=NEVER_QUARANTINE,
         boundary=boundary.meet,
     )
@@ -117,7 +125,7 @@ class _Boundary:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.interfere: Callable[[], None] | None = None
+        self.interfere: Callable[[str], None] | None = None
         self.seen = 0
         self.sent: dict[tuple[int, int], int] = {}
         """How often each line of execution has sent what it is about to commit."""
@@ -128,7 +136,9 @@ class _Boundary:
         if plan.pulse is not None:
             plan.pulse[:] = self.seen.to_bytes(8, "little")
         if self.interfere is not None and where.startswith("before commit"):
-            self.interfere()
+            self.interfere(where)
+        if plan.tick and where.startswith("before commit") and where.endswith(TOGETHER):
+            threading.Event().wait(plan.tick - time.time() % plan.tick)
         if self.seen == plan.kill_at or (
             plan.kill_after_conflict and self._follows_conflict(where)
         ):
@@ -199,11 +209,37 @@ def work(stage: Stage, plan: Plan) -> None:
     boundary = _Boundary(plan)
     with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
         if plan.interferes:
-            boundary.interfere = partial(_interfere, stage, _patching(stage, hf.store, plan))
+            people = _patching(stage, hf.store, plan)
+            boundary.interfere = partial(_interfere, stage, people, hf.engine.claims.worker)
+        if plan.stalls:
+            dice = stage.dice(f"stalls {plan.number}")
+            threading.Thread(target=_stall, args=(dice,), daemon=True).start()
         worker = hf.worker(concurrency=plan.concurrency, grace=0.3)
         stop = threading.Thread(target=worker.stop, daemon=True)
         signal.signal(signal.SIGTERM, lambda *_: None if stop.ident else stop.start())
         worker.run()
+
+
+def _stall(dice: random.Random) -> None:
+    """Timers that end while the process stands still end together, as on a machine that is too busy."""
+    while True:
+        threading.Event().wait(dice.uniform(0.05, 0.3))
+        stand_still(dice.uniform(0.05, 0.2))
+
+
+def take_over(after: float, stage: Stage, plan: Plan) -> None:
+    """A worker that comes later."""
+    threading.Event().wait(after)
+    work(stage, plan)
+
+
+def freeze(after: float, worker: int, guest: int) -> None:
+    """Freeze a worker for longer than its leases. Meanwhile another one executes its runs, until it is killed."""
+    threading.Event().wait(after)
+    os.kill(worker, signal.SIGSTOP)
+    threading.Event().wait(2.0 * LEASE_SECONDS)
+    os.kill(guest, signal.SIGKILL)
+    os.kill(worker, signal.SIGCONT)
 
 
 def _patching(stage: Stage, store: Store, plan: Plan) -> People:
@@ -211,14 +247,31 @@ def _patching(stage: Stage, store: Store, plan: Plan) -> People:
     return People(store, stage.world, stage.programs, dice, f"w{plan.number}", may_reject=False)
 
 
-def _interfere(stage: Stage, people: People) -> None:
-    """Patch the run that is about to commit, so that its append is refused."""
-    here = CURRENT.get()
-    run_id = here.session.run_id if isinstance(here, Branch) else ""
-    program = stage.programs.get(run_id)
-    if program is not None and program["people"].get("storm") and people.dice.random() < 0.15:
-        with contextlib.suppress(StoreError):
+def _interfere(stage: Stage, people: People, worker: str, where: str) -> None:
+    """Patch or pause the run that is about to commit, so that its append is refused; or let what it is waiting for
+    come right before it is suspended."""
+    with contextlib.suppress(StoreError):
+        if where.endswith("run_suspended") and people.dice.random() < 0.5:
+            _meet(stage, people, worker)
+        here = CURRENT.get()
+        run_id = here.session.run_id if isinstance(here, Branch) else ""
+        plan = stage.programs[run_id]["people"] if run_id in stage.programs else {}
+        if plan.get("storm") and people.dice.random() < 0.15:
             people.patch(run_id)
+        if plan.get("halt") and people.dice.random() < 0.05:
+            people.pause(run_id)
+
+
+def _meet(stage: Stage, people: People, worker: str) -> None:
+    """Decide what is asked by the runs that this process executes, and by those below them. (Which of them is about to
+    be suspended is not known: its code may have been left.)"""
+    if not any(program["people"].get("meet") for program in stage.programs.values()):
+        return
+    rows = rows_of(people.store, stage.since, stage.prefix)
+    ours = {root_of(row.id) for row in rows if row.owner == worker and row.status == "running"}
+    for row in rows:
+        if root_of(row.id) in ours and stage.programs[root_of(row.id)]["people"].get("meet"):
+            people.serve(row, 0.7)
 
 
 EXPECTED = (HoldfastError, asyncio.CancelledError)
@@ -303,9 +356,10 @@ def _round(
     stage: Stage, store: Store, people: People, dice: random.Random, finished: dict[str, Any]
 ) -> int:
     """Serve some; how many there are that have not ended."""
-    rows = [
-        r for r in rows_of(store, stage.since, stage.prefix) if r.status not in TERMINAL_STATUSES
-    ]
+    known = rows_of(store, stage.since, stage.prefix)
+    again = [r.id for r in known if people.resume_failed(r)]
+    people.cancel_working(known)
+    rows = [r for r in known if r.status not in TERMINAL_STATUSES or r.id in again]
     dice.shuffle(rows)
     for row in rows:
         age = (store.now() - row.created_at) / 1e6
@@ -316,7 +370,7 @@ def _round(
             if len(tree) > 1 or dice.random() < 0.1:
                 for one in tree:
                     people.serve(one)
-        elif dice.random() < 0.5:
+        elif dice.random() < 0.5 and not people.hesitates(row):
             people.serve(row, 0.7)
     return len(rows)
 
@@ -361,19 +415,19 @@ def drive(stage: Stage, plan: Plan) -> None:
                 pass  # failed, cancelled, diverged: found in the log
             except BaseException as error:
                 stage.world.report("unexpected error", run_id, f"hf.run(wait=True): {error!r}")
-            execute_rest(run_id)
-
-        def execute_rest(root_id: str) -> None:
-            """A run that had ended before executes nothing. What is still open below it is a worker's to claim."""
-            while below := [
-                row
-                for row in rows_of(hf.store, stage.since, f"{root_id}~")
-                if row.status not in TERMINAL_STATUSES
-            ]:
-                for row in below:
-                    with contextlib.suppress(HoldfastError):
-                        hf.drive(row.id)
+            while execute_rest(run_id) or program["people"].get("again"):
                 threading.Event().wait(0.05)
+
+        def execute_rest(root_id: str) -> bool:
+            """A run that had ended before executes nothing. What is still open below it is a worker's to claim, and so
+            is a failed run that people have resumed. Whether there was any."""
+            rows = rows_of(hf.store, stage.since, root_id)
+            tree = [row for row in rows if root_of(row.id) == root_id]
+            left = [row for row in tree if row.status not in TERMINAL_STATUSES]
+            for row in left:
+                with contextlib.suppress(HoldfastError):
+                    hf.drive(row.id)
+            return bool(left)
 
         for run_id, program in stage.programs.items():
             target = threading.Thread(target=bring_to_its_end, args=(run_id, program), daemon=True)
@@ -421,7 +475,9 @@ class _Watch:
         now = {row.id: (row.status, heads[row.id]) for row in rows}
         if now != self.known:
             self.known, self.moved_at = now, time.monotonic()
-        self.left = [row for row in rows if row.status not in TERMINAL_STATUSES]
+        again = [row.id for row in rows if self.people.resume_failed(row)]
+        self.people.cancel_working(rows)
+        self.left = [row for row in rows if row.status not in TERMINAL_STATUSES or row.id in again]
         for row in self.left:
             if row.id not in self.hopeless:
                 self._look_at(row)
@@ -443,8 +499,7 @@ class _Watch:
             self._give_up(row, "diverged")
         else:
             self._look_for_lost_time(row)
-            hesitates = self.stage.programs[root_of(row.id)]["people"].get("hesitate", 0.0)
-            if self.store.now() - row.updated_at >= 1e6 * hesitates:
+            if not self.people.hesitates(row):
                 self.people.serve(row)
 
     def _look_for_lost_time(self, row: RunRow) -> None:

@@ -7,12 +7,13 @@ Whatever they were told is done goes into the ledger of acknowledgements. Every 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fuzz.programs import Program
 from fuzz.world import World
 from holdfast import HoldfastError, StatePatch, StoreError, control, views
+from holdfast.core.events import RunReopened
 from holdfast.core.state import Call, RunState, Waiting
 from holdfast.core.values import decode
 from holdfast.store.base import TERMINAL_STATUSES, Filter, RunRow, Store
@@ -130,6 +131,33 @@ class People:
 
     def resume(self, run_id: str) -> bool:
         return self.act("resume", run_id, lambda by: control.reopen(self.store, run_id, by=by))
+
+    def resume_failed(self, row: RunRow) -> bool:
+        """Resume a failed run, as often as its program says. False if that was done."""
+        program = self.programs.get(row.id)
+        if program is None or row.status != "failed" or not program["people"].get("again"):
+            return False
+        records = self.store.read(row.id)
+        if (
+            sum(record.kind == RunReopened.stored_as for record in records)
+            >= program["people"]["again"]
+        ):
+            return False
+        return self.resume(row.id)
+
+    def cancel_working(self, rows: Sequence[RunRow]) -> None:
+        """Cancel suspended runs whose children work, where a program says so."""
+        working = {row.parent for row in rows if row.status == "running"}
+        for row in rows:
+            plan = self.programs[row.id]["people"] if row.id in self.programs else {}
+            is_meant = plan.get("cancel_working") and row.status == "waiting" and row.id in working
+            if is_meant and self.dice.random() < 0.2:
+                self.cancel(row.id)
+
+    def hesitates(self, row: RunRow) -> bool:
+        """Whether the people of this run take their time."""
+        seconds = self.programs[root_of(row.id)]["people"].get("hesitate", 0.0)
+        return bool(self.store.now() - row.updated_at < 1e6 * seconds)
 
     def pause(self, run_id: str) -> bool:
         return self.act("pause", run_id, lambda by: control.pause(self.store, run_id, by=by))

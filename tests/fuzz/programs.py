@@ -10,6 +10,12 @@ A statement is `[word, …]`. Bodies are lists of statements:
     ["ask", timeout] ["approve", timeout] ["signal", name, timeout] ["sleep", seconds] ["wait_any", [kinds], timeout]
     ["loop", rounds, body] ["if", body, body] ["try", body, body] ["child", number]
     ["map" | "gather" | "group" | "race", [body, …]] ["timeout", seconds, body]
+
+Only shapes have these: calls that fail at first, swallow their cancellation or clean up after it; an iteration that fails;
+code that cleans up and fails, leaves a task behind, or notifies a line that waits for another:
+
+    ["unlucky", fails] ["swallow", ms] ["cleans", ms, cleaning ms] ["raise_in", iteration] ["clean_up", body, body]
+    ["leave", body] ["notify", [body, body]]
 """
 
 from __future__ import annotations
@@ -412,6 +418,139 @@ def late_and_undone(g: Generator) -> Program:
     return made
 
 
+def failing_loop(g: Generator) -> Program:
+    """A loop fails in an iteration in which it has called nothing, and earlier ones are undone."""
+    more: Statement = ["map", [[["undoable"]], [["step"]]]] if g.chance(0.4) else ["step"]
+    body: Body = [["raise_in", g.one_of(2, 3)], ["undoable"], ["slow", g.one_of(1, 5, 20)], more]
+    made = g.program("failing_loop", body, "async_loop" if g.is_async else "loop")
+    made["options"]["on_failure"] = "undo"
+    return made
+
+
+def waiting_child_of_limited(g: Generator) -> Program:
+    """Item 4: children of a suspended parent, which comes to its limit, work without it, in any process."""
+    work: Statement = ["loop", 20, [["keyed"], ["slow", g.one_of(20, 60)]]]
+    limit = g.one_of("deadline", "budget", "cancel")
+    count = 3 if limit == "deadline" else 1  # so many that all workers are busy with them
+    children = [g.add_child([_ask_for(g), work]) for _ in range(count)]
+    call: Statement = children[0] if count == 1 else [_join(g), [[child] for child in children]]
+    made = g.program("waiting_child_of_limited", [call, ["step"]])
+    made["people"]["hesitate"] = 0.1
+    if limit == "deadline":
+        made["options"]["deadline"] = g.one_of(0.8, 1.2, 2.0)
+    elif limit == "budget":
+        made["options"]["max_steps"] = 4
+        made["children"][0]["options"]["max_steps"] = 30  # more than its parent has left
+    else:
+        made["people"]["cancel_working"] = True
+    return made
+
+
+def swallowed_timeout(g: Generator) -> Program:
+    """A call swallows the cancellation by a timeout: the code hears of it at its next await, and when it is resumed."""
+    g.is_async = True
+    calls: Body = [["swallow", g.one_of(20, 60)], [g.one_of("keyed", "step")], ["step"]]
+    late: Body = [["timeout", g.dice.uniform(0.005, 0.03), calls], ["step"]]
+    if g.chance(0.3):
+        late = [["race", [calls, [["slow", g.one_of(3, 10)]]]], ["step"]]
+    return g.program("swallowed_timeout", [*late, _ask_for(g), ["keyed"]])
+
+
+def slow_clean_up(g: Generator) -> Program:
+    """A call that was given up cleans up, until after another line has its outcome: that line wins, and wins again."""
+    g.is_async = True
+    gives_up: Statement = ["race", [[["cleans", 300, g.one_of(10, 30)]], [["step"]]]]
+    bodies: list[Body] = [[gives_up, ["step"]], [["slow", g.one_of(3, 8, 15)]]]
+    g.dice.shuffle(bodies)
+    return g.program("slow_clean_up", [["race", bodies], _ask_for(g), ["keyed"]])
+
+
+def resumed_after_failure(g: Generator) -> Program:
+    """A person resumes a failed run: its failed call is made again, and the code takes another path."""
+    tried: Body = [["step"], ["unlucky", g.one_of(1, 1, 2)], [g.one_of("step", "keyed")]]
+    cleaning: Body = [[g.one_of("keyed", "step")], ["step"]][: g.one_of(1, 2)]
+    made = g.program("resumed_after_failure", [["clean_up", tried, cleaning], ["keyed"]])
+    made["people"]["again"] = 3
+    return made
+
+
+def resumed_after_races(g: Generator) -> Program:
+    """A person resumes a failed run: what it gave up long before its failure is not tried again."""
+    g.is_async = True
+    lost: Statement = g.one_of(["slow", 400], ["signal", "left", None], ["ask", None])
+    race: Statement = ["race", [[lost], [["step"]]]]
+    for _ in range(g.one_of(0, 1, 2)):
+        kept: Statement = g.one_of(["slow", 400], ["signal", "right", None])
+        race = ["race", [[kept], [race]]]
+    join: Statement = [g.one_of("gather", "group"), [[["step"]], [["step"]]]]
+    after: list[Body] = [[join, ["raise"]], [["unlucky", 1], ["keyed"]], [join, ["unlucky", 1]]]
+    made = g.program("resumed_after_races", [race, *g.one_of(*after)])
+    made["people"] |= {"again": 2, "hesitate": 0.3}
+    return made
+
+
+def task_left(g: Generator) -> Program:
+    """The code returns before one of its tasks has ended: the task is part of the run."""
+    g.is_async = True
+    task: Body = [[g.one_of("step", "keyed")], _ask_for(g), ["slow", 10], ["keyed"]]
+    if g.chance(0.3):
+        task = task[2:]
+    return g.program("task_left", [["leave", task], *([["step"]] if g.chance(0.5) else [])])
+
+
+def own_notification(g: Generator) -> Program:
+    """A line waits for another one by means that Holdfast does not know, and that one waits for a person."""
+    g.is_async = True
+    lines: list[Body] = [[["step"], _ask_for(g), ["step"]], [["step"], ["keyed"]]]
+    made = g.program("own_notification", [["notify", lines], ["keyed"]])
+    made["people"]["hesitate"] = g.one_of(0.3, 2.5)
+    return made
+
+
+def timer_and_own(g: Generator) -> Program:
+    """A timer ends at the moment when the run is about to be suspended; another line awaits something of its own."""
+    g.is_async = True
+    lines: list[Body] = [
+        [["sleep", g.dice.uniform(0.06, 0.3)], ["step"]],
+        [["signal", "left", None]],
+        [["notify", [[["signal", "right", None]], [["step"]]]]],
+    ]
+    g.dice.shuffle(lines)
+    made = g.program("timer_and_own", [[g.one_of("gather", "group"), lines], ["step"]])
+    made["people"]["hesitate"] = g.one_of(1.0, 2.5)
+    return made
+
+
+def paused_branches(g: Generator) -> Program:
+    """A person pauses a run while its branches append: what one noted must not be lost with the intent of another."""
+    noting: Body = [["uuid"], ["slow", g.one_of(1, 2)], ["random"], ["step"], ["uuid"], ["step"]]
+    acting: Body = [["keyed"], ["keyed"], ["keyed"]]
+    body: Body = [["loop", 3, [[_join(g), [noting, acting, noting, acting]]]]]
+    made = g.program("paused_branches", body)
+    made["people"]["halt"] = True
+    return made
+
+
+def children_in_rounds(g: Generator) -> Program:
+    """Item 2, again and again: the parent is suspended at the moment when its child ends."""
+    child = g.add_child([_ask_for(g), *([["step"]] if g.chance(0.5) else [])])
+    rounds: Statement = ["loop", 2, [[_join(g), [[_ask_for(g)], [child]]]]]
+    made = g.program("children_in_rounds", [rounds, ["keyed"]])
+    made["people"]["burst"] = True
+    return made
+
+
+def decision_at_suspension(g: Generator) -> Program:
+    """What a run is waiting for comes right before its suspension is committed."""
+    waits: Body = [[_ask_for(g)], [_ask_for(g)]]
+    if g.is_async and g.chance(0.5):
+        waits.append([g.add_child([_ask_for(g), ["step"]])])
+    body: Body = [_ask_for(g), ["step"], [_join(g), [[x[0], ["step"]] for x in waits]], ["keyed"]]
+    made = g.program("decision_at_suspension", body)
+    made["people"]["meet"] = True
+    return made
+
+
 SHAPES: dict[Make, frozenset[str]] = {
     decision_while_working: frozenset({"branch_waits", "map", "gather", "group", "keyed"}),
     model_with_two_tools: frozenset({"branch_waits", "llm", "approvals", "keyed", "map"}),
@@ -433,6 +572,26 @@ SHAPES: dict[Make, frozenset[str]] = {
     timer_and_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
     late_and_undone: frozenset({"limits", "undo", "once", "checked", "loops"}),
+    failing_loop: frozenset({"loop_agents", "undo", "failures", "map"}),
+    waiting_child_of_limited: frozenset(
+        {"child_limits", "child_waits", "children", "limits", "cancels", "keyed"}
+    ),
+    swallowed_timeout: frozenset({"timeouts", "races", "questions", "signals", "approvals"}),
+    slow_clean_up: frozenset({"races", "questions", "signals", "approvals"}),
+    resumed_after_failure: frozenset({"failures", "retries", "keyed"}),
+    resumed_after_races: frozenset(
+        {"failures", "retries", "races", "branch_waits", "signals", "gather", "group", "keyed"}
+    ),
+    task_left: frozenset({"branch_waits", "gather", "questions", "signals", "approvals"}),
+    own_notification: frozenset({"branch_waits", "gather", "questions", "signals", "approvals"}),
+    timer_and_own: frozenset({"branch_waits", "timers", "signals", "gather", "group"}),
+    paused_branches: frozenset({"conflicts", "pauses", "map", "gather", "group", "random"}),
+    children_in_rounds: frozenset(
+        {"branch_waits", "child_waits", "branch_children", "children", "map", "gather", "group"}
+    ),
+    decision_at_suspension: frozenset(
+        {"branch_waits", "branch_children", "child_waits", "children", "conflicts"}
+    ),
 }
 """Each with the features that it needs."""
 

@@ -100,6 +100,13 @@ def test_programs_use_every_operation_and_every_shape() -> None:
         "group",
         "race",
         "timeout",
+        "unlucky",
+        "swallow",
+        "cleans",
+        "raise_in",
+        "clean_up",
+        "leave",
+        "notify",
     } <= words
 
 

@@ -7,6 +7,7 @@ process that writes it. Nothing here depends on Holdfast.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
@@ -17,6 +18,12 @@ from typing import Any
 
 class Refused(Exception):
     """The world says no, and nothing happened."""
+
+
+def stand_still(seconds: float) -> None:
+    """All threads of this process stand still for so long."""
+    usleep = ctypes.PyDLL(None).usleep  # unlike CDLL, it does not release the interpreter's lock
+    usleep(round(seconds * 1e6))
 
 
 class World:
