@@ -180,6 +180,47 @@ def test_a_signal_that_comes_while_another_branch_is_at_work_is_not_lost(
         assert ["come", "done"] == result_of(hf, both)
 
 
+def test_a_signal_that_another_branch_has_read_wakes_the_one_that_waits_for_it(url: str) -> None:
+    """The receipt of a step is refused because of the signal, which is read then. A task that is at work keeps the run
+    from being suspended, so nothing else would look at the wait."""
+    waiting, enough = threading.Event(), 200
+
+    def boundary(name: str) -> None:
+        if name == "after commit wait_began":
+            waiting.set()
+
+    @step
+    async def signal() -> None:
+        await asyncio.to_thread(waiting.wait)
+        for _ in range(10):  # by then the line is parked
+            await asyncio.sleep(0)
+        with Holdfast(url) as other:
+            other.signal("r", "go", 1)
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        woken = asyncio.Event()
+
+        async def wait() -> None:
+            await run.wait_for("go")
+            woken.set()
+
+        async def work() -> str:
+            for _ in range(enough):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), 0.05)
+                    return "woken"
+            return "not woken"
+
+        found = await asyncio.gather(wait(), signal(), work())
+        return str(found[-1])
+
+    options = Options(patience_seconds=60, boundary=boundary)
+    with Holdfast(url, agents=[main], options=options) as hf:
+        assert "woken" == hf.run(main, id="r")
+        assert hf.replay("r").reached_end
+
+
 @pytest.mark.parametrize("make", [gathered, mapped])
 def test_a_signal_that_comes_right_before_the_suspension_is_not_lost(url: str, make: Any) -> None:
     def send() -> None:

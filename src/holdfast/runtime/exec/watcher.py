@@ -184,12 +184,10 @@ class CancelWatcher:
     def notice_cancel(self, run_id: str) -> None:
         """If this run executes here and was cancelled, end what it awaits."""
         root = self._awaiting.get(run_id)
-        lines = None if root is None else root.session.lines
-        if root is None or lines is None:
+        if root is None or root.session.lines is None:
             return
         session = root.session
-        if session.catch_up():
-            lines.parking.look_again_soon()
+        session.catch_up()
         if session.journal.life.cancel is not None:
             _cancel(root, cancellation(session))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -50,7 +50,10 @@ class LogReader:
         view: AgentView,
         writer: LogWriter,
         mutex: threading.RLock,
+        on_read: Callable[[], None],
     ) -> None:
+        """`on_read` is called when events that were not written here have become known; it must not block."""
+        self._on_read = on_read
         self._store, self._run_id, self._mutex = store, run_id, mutex
         self._view, self._writer = view, writer
         self.journal = journal
@@ -134,6 +137,7 @@ class LogReader:
             if last is not None:
                 self.head = log.head_at(last)
                 self.steps = max(self.steps, self.journal.steps)
+                self._on_read()
 
     def read_all(self) -> None:
         """Know the log to its end."""

@@ -130,6 +130,7 @@ class Session:
             view=self.view,
             writer=self.writer,
             mutex=self._mutex,
+            on_read=self._look_at_waits,
         )
         self._not_yet_kept: dict[str, bytes] = {}
 
@@ -174,6 +175,11 @@ class Session:
         with self._mutex:
             self.log.read_all()
             return self.writer.is_idle and self.refresh()
+
+    def _look_at_waits(self) -> None:
+        """What was read may be what a line is waiting for, whichever line or thread has read it."""
+        if self.lines is not None:
+            self.lines.parking.look_again_soon()
 
     def end_waits(self, places: Sequence[Place]) -> Sequence[e.WaitEnded] | None:
         """The ends of these waits, if one has come. A signal that ends one is for no other branch."""
