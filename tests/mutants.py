@@ -669,6 +669,27 @@ MUTANTS = (
         ("tests/core/test_match.py", "tests/runtime/test_retries.py"),
     ),
     Mutant(
+        "what one branch reads does not wake another",
+        "runtime/log/session.py::Session._look_at_waits",
+        "self.lines is not None",
+        "False",
+        ("tests/runtime/test_branches.py", "-k", "another_branch_has_read and sqlite"),
+    ),
+    Mutant(
+        "code that does not cancel again is waited for",
+        "runtime/lines/unasked.py::UnaskedOutcomes._cut_within_us",
+        "age if 0 <= age < limit else limit",
+        "limit",
+        ("tests/runtime/test_cancelled_calls.py", "-k", "again_diverges", "--timeout=60"),
+    ),
+    Mutant(
+        "a timer of the code has no more time than its call had",
+        "runtime/lines/unasked.py::UnaskedOutcomes._cut_within_us",
+        "return max(waited, age if 0 <= age < limit else limit)",
+        "return waited",
+        ("tests/runtime/test_cancelled_calls.py", "-k", "as_late_as_it_did"),
+    ),
+    Mutant(
         "a run is suspended although a line of it has been woken",
         "runtime/call/suspend.py::_continues",
         "not lines.supervisor.is_quiet\n        or ",
@@ -1003,6 +1024,7 @@ FUZZED = {
     "a run is suspended although one of its waits is over": "decision_while_working",
     "a run that has unwound is suspended although one of its waits is over": "decision_while_working",
     "one signal ends the waits of two branches": "",
+    "what one branch reads does not wake another": "timer_and_own --patience=60",
     # a child that ends while its parent is running or is being suspended
     "a run is suspended although it was woken since its children were looked at": "question_and_child",
     "the store suspends a run although it was woken since": "question_and_child",

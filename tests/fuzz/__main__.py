@@ -189,7 +189,9 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     p.add_argument("--kills-per-batch", type=int, default=Harm.kills)
     p.add_argument("--harm-seconds", type=float, default=Harm.seconds)
     p.add_argument(
-        "--patience", type=float, default=Harm.patience, help="patience_seconds of all processes"
+        "--patience",
+        type=float,
+        help="patience_seconds of all processes; else some have a long one",
     )
     p.add_argument(
         "--without", default="", help=f"features to leave out: {', '.join(sorted(f.ALL))}"

@@ -39,6 +39,7 @@ IDLE_SECONDS = 0.15
 PEACE_CONCURRENCY = 64
 """More than there are runs: one that hangs must not hold up the others."""
 TICK_SECONDS = 0.03
+LONG_PATIENCE_SECONDS, LONG_PATIENCE_SHARE = 60.0, 0.25
 OVERALL_SECONDS = 400.0
 REPLAY_SECONDS = 120.0
 
@@ -52,8 +53,9 @@ class Harm:
     """Faults that end a process, before there is peace."""
     seconds: float = 6.0
     """After so long there is peace, however many kills there were."""
-    patience: float = lives.PATIENCE_SECONDS
-    """For so long a run stays in memory whose code awaits something of its own while it waits."""
+    patience: float | None = None
+    """For so long a run stays in memory whose code awaits something of its own while it waits. None: in most batches
+    it is short, in the others so long that such a run is never suspended."""
 
 
 @dataclass
@@ -110,6 +112,10 @@ class Batch:
         self.stage = Stage(seed, store, url, folder, programs, features, since, late)
         assert self.stage.cast.all  # declared here, and so in all forked processes
         self.harm, self.restart = harm, restart
+        self.patience = harm.patience
+        if self.patience is None:
+            is_long = self.stage.dice("patience").random() < LONG_PATIENCE_SHARE
+            self.patience = LONG_PATIENCE_SECONDS if is_long else lives.PATIENCE_SECONDS
         self.dice = self.stage.dice("faults")
         self.report = Report(batches=1)
         self.alive: dict[int, BatchProcess] = {}
@@ -247,7 +253,7 @@ class Batch:
             interferes=interferes,
             kill_after_conflict=interferes and dice.random() < 0.4,
             concurrency=dice.choice((1, 2, 4, 6)),
-            patience=self.harm.patience,
+            patience=self.patience,
             tick=dice.choice((0.0, TICK_SECONDS)),
             stalls="stalls" in has and dice.random() < 0.2,
             pulse=pulse,
@@ -317,7 +323,7 @@ class Batch:
             role,
             interferes="conflicts" in self.stage.features,
             concurrency=PEACE_CONCURRENCY,
-            patience=self.harm.patience,
+            patience=self.patience,
             tick=self.dice.choice((0.0, TICK_SECONDS)),
             stalls="stalls" in self.stage.features and self.dice.random() < 0.3,
         )
