@@ -683,6 +683,13 @@ MUTANTS = (
         ("tests/runtime/test_cancelled_calls.py", "-k", "again_diverges", "--timeout=60"),
     ),
     Mutant(
+        "a process that stood still takes its own code for other code",
+        "runtime/lines/unasked.py::UnaskedOutcomes._diverge_after",
+        "lambda: self._lines.after_patience(self._diverge, last)",
+        "self._diverge",
+        ("tests/runtime/test_cancelled_calls.py", "-k", "stood_still"),
+    ),
+    Mutant(
         "a timer of the code has no more time than its call had",
         "runtime/lines/unasked.py::UnaskedOutcomes._cut_within_us",
         "return max(waited, age if 0 <= age < limit else limit)",

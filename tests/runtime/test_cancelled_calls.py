@@ -914,3 +914,28 @@ def test_a_timer_of_the_code_may_cancel_a_call_as_late_as_it_did_before(tmp_path
         ):
             hf.run(main, id="r")
     assert happened.count("x begins") == 1
+
+
+def test_a_replay_whose_process_stood_still_does_not_diverge(tmp_path: Path) -> None:
+    """A frozen process finds its timers all due at once: that of the code, and the one after which it is other code."""
+    is_replay: list[bool] = []
+
+    @agent
+    async def main(run: AsyncRun) -> str:
+        if is_replay:
+            asyncio.get_running_loop().call_later(0.1, threading.Event().wait, 1.5)
+        try:
+            async with asyncio.timeout(0.3):
+                await slow_step("x")
+        except TimeoutError:
+            await run.wait_for("go")
+        return "end"
+
+    for _ in range(2):
+        with (
+            Holdfast(tmp_path / "h.db", options=Options(patience_seconds=0.01)) as hf,
+            pytest.raises(RunWaiting, match="go"),
+        ):
+            hf.run(main, id="r")
+        is_replay.append(True)
+    assert happened.count("x begins") == 1

@@ -15,6 +15,8 @@ from holdfast.errors import Abandon, HoldfastError
 
 OTHER_CODE_SECONDS: Final = 600.0
 """How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
+TIMER_SECONDS: Final = 2.0
+"""How long it may take at least until a timer of the code that has fired is noticed here."""
 
 
 class UnaskedRun(Protocol):
@@ -85,11 +87,16 @@ class UnaskedOutcomes:
 
     def _diverge_after(self, within_us: int) -> None:
         """Something of the code's own, a timer, had cancelled a call within this time, and has yet to do so again. All
-        lines are blocked, so it has been started, and takes no longer than before."""
-        seconds = (within_us + self._session.patience_us) / MICROSECONDS
+        lines are blocked, so it has been started, and takes no longer than before.
+
+        If the process stood still, both times have come at once. So whatever the timer does has its time after that.
+        """
+        patience = self._session.patience_us / MICROSECONDS
+        seconds = within_us / MICROSECONDS + patience
         if self._lines.awaits_the_unknown:
             seconds += OTHER_CODE_SECONDS
-        self._lines.after_patience(self._diverge, seconds)
+        last = max(patience, TIMER_SECONDS)
+        self._lines.after_patience(lambda: self._lines.after_patience(self._diverge, last), seconds)
 
     def _cut_within_us(self, place: Place) -> int:
         """Within which time the code had stopped waiting: at least for as long as it had waited. A timer may have been
