@@ -31,6 +31,7 @@ from holdfast import (
 )
 from holdfast.core import events as e
 from holdfast.runtime.call import recover
+from holdfast.runtime.lines import unasked
 from support.waiting import eventually
 
 happened: list[str] = []
@@ -878,8 +879,11 @@ def test_code_that_does_not_stop_waiting_again_diverges(home: Any, way: Any) -> 
     assert happened.count("x begins") == 1
 
 
-def test_a_timer_of_the_code_may_cancel_a_call_as_late_as_it_did_before(tmp_path: Path) -> None:
+def test_a_timer_of_the_code_may_cancel_a_call_as_late_as_it_did_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was started before the call, so it takes longer than the call did; a replay waits for it."""
+    monkeypatch.setattr(unasked, "TIMER_SECONDS", 0.01)
 
     @step
     async def takes_a_while() -> None:
