@@ -25,7 +25,6 @@ from holdfast.core.tokens import ESTIMATE, TokenCounter
 from holdfast.errors import InvalidInput, UnknownStage
 from holdfast.runtime.api.knowledge import KnowledgeRecorder
 from holdfast.runtime.api.memory import Messages, State
-from holdfast.runtime.call.drivers import stood_in
 from holdfast.runtime.call.operations import Draw
 from holdfast.runtime.call.task_factory import drive_async_here, drive_here
 from holdfast.runtime.call.waits import (
@@ -181,7 +180,9 @@ class RunBase(KnowledgeRecorder):
 
     def _draw(self, name: str, make: Callable[[], Any]) -> Any:
         here = self._here
-        draw = stood_in(Draw(self._session, name, here.path, here.index, make))
+        draw = Draw(self._session, name, here.path, here.index, make)
+        if self._session.stand_in is not None:
+            draw = self._session.stand_in(draw)
         return self._record(name, draw.make)
 
     def _record(self, name: str, make: Callable[[], Any]) -> Any:

@@ -1,8 +1,8 @@
 """Perform what a flow asks for: once for callers that block, once for callers that await.
 
 These two functions are the only place where the runtime touches the store's appends, the user's
-functions and the clock. Before and after each, `_test_point` marks a boundary where a test may
-kill the process.
+functions and the clock. Before and after each, a test that watches is told (`session.boundary`), and may kill
+the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from holdfast.errors import NotDurable, StoreError, StoreUnavailable
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
-    Draw,
     Flow,
     HandOver,
     Invoke,
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.lines.lines import Lines
 
 T = TypeVar("T")
-S = TypeVar("S", Invoke, Draw)
 ANSWER_SECONDS: Final = 0.002
 
 
@@ -164,7 +162,8 @@ def _perform(effect: HandOver | Read | Park | Sleep | Begin | Replay) -> Any:
 def persist(effect: Write) -> Batch:
     """Commit a batch and wait until it is durable; BatchRefused if it was not written."""
     session, writer = effect.session, effect.session.writer
-    _test_point(session, "before commit ", effect.label)
+    if session.boundary is not None:
+        session.boundary(f"before commit {effect.label}")
     batch = writer.commit(effect.commit, session.store.submit)
     while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
         if batch.state is not BatchState.SENT:
@@ -184,30 +183,22 @@ def persist(effect: Write) -> Batch:
             writer.accepted(batch)
     if batch.error is not None:
         raise BatchRefused(batch, batch.error) from batch.error
-    _test_point(session, "after commit ", effect.label)
+    if session.boundary is not None:
+        session.boundary(f"after commit {effect.label}")
     return batch
 
 
 def invoke(effect: Invoke) -> Any:
     """Call a function of the user's, or what a test has put in its place."""
     session = effect.session
-    effect = stood_in(effect)
-    _test_point(session, "before ", effect.fn.__name__)
-    result = _invoke(effect)
-    _test_point(session, "after ", effect.fn.__name__)
-    return result
-
-
-def stood_in(effect: S) -> S:
-    """What is performed instead: tests put mocks here, and the log contains no difference."""
-    stand_in = effect.session.stand_in
-    return effect if stand_in is None else stand_in(effect)
-
-
-def _test_point(session: Session, moment: str, name: str) -> None:
-    """A boundary: tests stop the process here."""
+    if session.stand_in is not None:
+        effect = session.stand_in(effect)
     if session.boundary is not None:
-        session.boundary(moment + name)
+        session.boundary(f"before {effect.fn.__name__}")
+    result = _invoke(effect)
+    if session.boundary is not None:
+        session.boundary(f"after {effect.fn.__name__}")
+    return result
 
 
 def _invoke(effect: Invoke) -> Any:
@@ -245,7 +236,8 @@ def _transact(effect: Invoke, finish: Callable[[Any], tuple[Any, Batch]]) -> tup
     try:
         with session.store.open_append(session.run_id, session.epoch) as opened:
             raw = effect.fn(**{**effect.kwargs, "tx": opened.tx})
-            _test_point(session, "inside ", effect.fn.__name__)
+            if session.boundary is not None:
+                session.boundary(f"inside {effect.fn.__name__}")
             result, batch = finish(raw)
             assert batch.work is not None
             opened.commit(batch.work)
@@ -436,7 +428,8 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
     import asyncio
 
     session, writer, store = effect.session, effect.session.writer, effect.session.store
-    _test_point(session, "before commit ", effect.label)
+    if session.boundary is not None:
+        session.boundary(f"before commit {effect.label}")
     lines = _lines(session)
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
@@ -476,7 +469,8 @@ async def persist_async(effect: Write, cancelled: list[asyncio.CancelledError]) 
         raise cancelled.pop()
     if batch.error is not None:
         raise BatchRefused(batch, batch.error) from batch.error
-    _test_point(session, "after commit ", effect.label)
+    if session.boundary is not None:
+        session.boundary(f"after commit {effect.label}")
     return batch
 
 
@@ -491,10 +485,13 @@ def _set_soon(future: asyncio.Future[None]) -> None:
 async def invoke_async(effect: Invoke) -> Any:
     """See `invoke`."""
     session = effect.session
-    effect = stood_in(effect)
-    _test_point(session, "before ", effect.fn.__name__)
+    if session.stand_in is not None:
+        effect = session.stand_in(effect)
+    if session.boundary is not None:
+        session.boundary(f"before {effect.fn.__name__}")
     result = await _invoke_async(effect)
-    _test_point(session, "after ", effect.fn.__name__)
+    if session.boundary is not None:
+        session.boundary(f"after {effect.fn.__name__}")
     return result
 
 

@@ -92,7 +92,9 @@ class Session:
         self.worker = worker
         self.config = config
         self.boundary = boundary
+        """Called before and after every commit and effect: tests stop the process here."""
         self.stand_in = stand_in
+        """What is executed instead of an effect: tests put mocks here, and the log contains no difference."""
         self.lineage = Lineage()
         """Its policy, and its parents and children that execute here; see `lineage.govern`."""
         self.sleep = sleep
