@@ -1036,3 +1036,25 @@ def test_no_password_is_in_errors_or_in_the_url(
 
     assert [] == [text for text in [store.url, *texts] if password in text]
     assert [] == [finding for finding in texts if "postgresql://" not in finding]
+
+
+def test_the_clock_is_not_set_back_by_an_answer_that_took_less_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A timer that was over would be recorded as ended before its time."""
+    here, clock = [1_000_000], connections.ServerClock()
+    monkeypatch.setattr(connections, "_elapsed", lambda: here[0])
+
+    def ask(server: int, took: int) -> None:
+        with clock.reading() as set_clock:
+            here[0] += took
+            set_clock(server)
+
+    ask(50_000_000, took=300)
+    slow = clock.now()
+    ask(50_000_005, took=10)
+    assert slow == clock.now()  # it stands still, until its time has come
+    here[0] += 300
+    assert slow + 15 == clock.now()
+    ask(10_000_000, took=10)  # the server's own clock was set back
+    assert 10_000_010 == clock.now()

@@ -131,19 +131,28 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return self.execute(query, params, binary=True).fetchall()
 
 
+AHEAD_MAX_US: Final = round(ANSWER_SECONDS_MAX * 1_000_000)
+"""By as much an estimate may be ahead. If the next one is further back, the server's own clock was set back."""
+
+
 class ServerClock:
-    """The server's time without asking it: what it message last, plus what has passed here since.
+    """The server's time without asking it: what it reported last, plus what has passed here since.
 
     The wall clock of this machine plays no part, so that workers whose clocks disagree still agree.
     The estimate is never behind (by the time the answer took it is ahead): a lease looks shorter
-    than it is rather than longer.
+    than it is rather than longer. A later answer that took less time would set the clock back. It stands still
+    then, so that what was decided at a time is not recorded as before it.
     """
 
     def __init__(self) -> None:
-        self._offset = 0
+        self._offset = self._last = 0
 
     def now(self) -> int:
-        return self._offset + _elapsed()
+        now, last = self._offset + _elapsed(), self._last
+        if last - AHEAD_MAX_US < now < last:
+            return last
+        self._last = now
+        return now
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int], None]]:
