@@ -65,8 +65,8 @@ class Room:
     def _may_leave(self, refusals_before: int) -> bool:
         if self._inside > ROOM_FOR:
             return True  # it is proven: there is no need to wait for more
-        if len(self._answered) < self._askers:
-            return False
+        if len(self._answered) < self._askers or (self._visits and self.most < ROOM_FOR):
+            return False  # on a busy machine, the others may not have come yet
         return self._refusals > refusals_before or self.came >= self._visits
 
 

@@ -192,8 +192,8 @@ def _continued(file: Path, case: Case, options: Options) -> tuple[Any, list[Any]
     DONE[:] = case["done"] if case["runs"] else []
     with Holdfast(store, agents=[scenario.agent, *scenario.others], options=options) as hf:
         result = execute(hf, case["scenario"])
-        rows = sorted(hf.runs(), key=lambda row: row.id)
-        return result, [_by_branch(store.read(row.id)) for row in rows]
+        logs = [_by_branch(store.read(row.id)) for row in hf.runs()]
+        return result, sorted(logs, key=json.dumps)  # which child came first decides its id
 
 
 def _by_branch(records: list[Record]) -> dict[str, list[Any]]:
@@ -217,7 +217,7 @@ def _lasting(value: Any) -> Any:
     return "a time" if isinstance(value, int | float) and value > 10**15 else value
 
 
-VARYING = {"duration_us", "id", "key", "step", "traceback", "worker"}
+VARYING = {"child", "duration_us", "id", "key", "run_id", "step", "traceback", "worker"}
 
 
 def _comparable(state: dict[str, Any]) -> dict[str, Any]:
