@@ -764,6 +764,13 @@ MUTANTS = (
         ("tests/fuzz/test_found.py", "-k", "recorded_before_an_outcome and sqlite"),
     ),
     Mutant(
+        "code that has yet to hear of a branch's end is blocked",
+        "runtime/lines/lines.py::Lines.time_out",
+        'self.settle(HOPS["end"])',
+        "self.settle(0)",
+        ("tests/fuzz/test_found.py", "-k", "while_a_branch_ends and sqlite"),
+    ),
+    Mutant(
         "what a check found out is not handed over in the order of the log",
         "runtime/call/recover.py::ask_check",
         "blobs=blobs, is_outcome=True)",
@@ -1064,6 +1071,8 @@ FUZZED = {
     "a suspended run is due by the timer of one branch only": "timer_and_signal",
     # a cancellation while something is being committed
     "a cancellation that comes while a receipt is being committed is lost": "timeout_in_commit",
+    # a timeout of the code fires while an end is on its way to it
+    "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
     # a limit ends a run that is to be undone
     "a late run that waits for a decision is due": "late_and_undone",
     # what a line of the code awaits or gives up, and when it is replayed

@@ -410,6 +410,18 @@ def timeout_in_commit(g: Generator) -> Program:
     return g.program("timeout_in_commit", failing)
 
 
+def timeout_at_join(g: Generator) -> Program:
+    """A timeout that had not fired does so on a slow replay, when the last branch has ended: it is too early there."""
+    g.is_async = True
+    join: Statement = [g.one_of("gather", "group", "map"), [[["step"], ["step"]], [["step"]]]]
+    rounds: Body = []
+    for _ in range(4):
+        inside: Body = [join, *([["signal", "left", None]] if g.chance(0.3) else [])]
+        limited: Statement = ["timeout", g.dice.uniform(0.02, 0.15), inside]
+        rounds += [["try", [limited, ["failing"]], [["step"]]], ["keyed"]]
+    return g.program("timeout_at_join", [*rounds, _ask_for(g), ["keyed"]])
+
+
 def late_and_undone(g: Generator) -> Program:
     """A limit ends the run, which is undone, while a call is in doubt."""
     acts: Body = [["undoable"], ["slow", g.one_of(10, 40)], [g.one_of("once", "once", "checked")]]
@@ -571,6 +583,9 @@ SHAPES: dict[Make, frozenset[str]] = {
     race_after_join: frozenset({"races", "gather", "group", "questions", "signals", "approvals"}),
     timer_and_signal: frozenset({"branch_waits", "timers", "signals", "map", "gather", "group"}),
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
+    timeout_at_join: frozenset(
+        {"timeouts", "map", "gather", "group", "failures", "signals", "questions", "approvals"}
+    ),
     late_and_undone: frozenset({"limits", "undo", "once", "checked", "loops"}),
     failing_loop: frozenset({"loop_agents", "undo", "failures", "map"}),
     waiting_child_of_limited: frozenset(

@@ -339,6 +339,57 @@ def test_a_timeout_that_is_recorded_before_an_outcome_fires_before_it_on_replay(
         assert (True, None) == (again.reached_end, again.diverged)
 
 
+STALL_AFTER: list[int] = []
+
+
+def stand_still_after(turns: int) -> None:
+    """After so many turns of the event loop the process stands still, so that a timer is due when it continues."""
+    loop = asyncio.get_running_loop()
+    if turns:
+        loop.call_soon(stand_still_after, turns - 1)
+    else:
+        threading.Event().wait(0.03)
+
+
+async def stalled(n: int) -> int:
+    found: int = await awaited(n)
+    if n == 1 and STALL_AFTER:
+        stand_still_after(STALL_AFTER[0])
+    return found
+
+
+@agent
+async def limits_its_branches(run: AsyncRun, waits_inside: bool) -> str:
+    try:
+        async with asyncio.timeout(0.02 if STALL_AFTER else 60):
+            await asyncio.gather(stalled(1), stalled(2))
+            if waits_inside:
+                await run.wait_for("go")
+                return "in time"
+    except TimeoutError:
+        return f"late {await awaited(3)}"
+    await awaited(4)
+    await run.wait_for("go")
+    return "in time"
+
+
+@pytest.mark.parametrize("waits_inside", [False, True])
+def test_a_timeout_that_fires_on_replay_while_a_branch_ends_does_not_change_the_path(
+    url: str, waits_inside: bool
+) -> None:
+    """Seeds 1600044 and 1600128: the code had yet to hear of the end of its last branch, and was taken for blocked."""
+    for turns in range(12):
+        STALL_AFTER.clear()
+        with Holdfast(url, agents=[limits_its_branches], options=SHORT) as hf:
+            with pytest.raises(RunWaiting):
+                hf.run(limits_its_branches, id=f"r{turns}", waits_inside=waits_inside)
+            hf.signal(f"r{turns}", "go")
+            STALL_AFTER.append(turns)
+            # Where the wait is in the block, both are right: the signal has come, and the time is over.
+            assert hf.resume(f"r{turns}") in ("in time", "late 3" if waits_inside else "")
+    STALL_AFTER.clear()
+
+
 @agent
 async def cut_before_it_waits(run: AsyncRun) -> list[int]:
     with contextlib.suppress(TimeoutError):

@@ -231,7 +231,8 @@ class Lines:
         if self.is_over or self.session.is_ending or self.is_stopped:
             return asyncio.Task.cancel(line.task)
         self.timeouts.fired.append(FiredTimeout(line, timeout))
-        self.settle(0)
+        # The line may be the only one left and have yet to hear that another has ended: nothing counts that otherwise.
+        self.settle(HOPS["end"])
         return True
 
     def time_out_again(self, place: Place, *, is_cut: bool) -> bool:
