@@ -30,14 +30,14 @@ class NotPlain(InvalidInput):
 
 def to_lua(runtime: Any, value: Any) -> Any:
     """A plain value of Python as one of Lua, copied."""
-    kind = type(value)
+    kind = type(value)  # most values are none of a subclass
     if kind is str or isinstance(value, str):
         return value.encode("utf-8", "surrogatepass")
     if value is None or kind is bool:
         return value
     if kind is int or isinstance(value, int):
         return value if _INT_MIN <= value <= _INT_MAX else float(value)
-    if isinstance(value, dict):
+    if kind is dict or isinstance(value, dict):
         return runtime.table_from({_key(k): to_lua(runtime, item) for k, item in value.items()})
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
@@ -72,9 +72,8 @@ class _Reader:
             return self._text(value, path)
         if plain is float:
             return self._number(value, path)
-        kind = kind_of(value)
-        if kind != "table":
-            raise NotPlain(f"{self._what}{path} is a {kind}, which cannot be stored")
+        if _lua_type()(value) != "table":
+            raise NotPlain(f"{self._what}{path} is a {kind_of(value)}, which cannot be stored")
         if depth == DEPTH_MAX:
             raise NotPlain(
                 f"{self._what} is nested more than {DEPTH_MAX} tables deep, or contains itself"
@@ -117,14 +116,11 @@ class _Reader:
             return [self.read(items[n], f"{path}[{n}]", depth) for n in range(1, len(items) + 1)]
         found: dict[str, Any] = {}
         for key, item in items.items():
-            name = self._name(key, path)
+            name = self._text(key, path) if isinstance(key, bytes) else str(key)
             if name in found:
                 raise NotPlain(f"{self._what}{path} has the key {name} twice, as text and number")
-            found[name] = self.read(item, f"{path}.{name}", depth)
-        return dict(sorted(found.items()))
-
-    def _name(self, key: bytes | int, path: str) -> str:
-        return self._text(key, path) if isinstance(key, bytes) else str(key)
+            found[name] = item if type(item) is int else self.read(item, f"{path}.{name}", depth)
+        return found if len(found) == 1 else dict(sorted(found.items()))
 
 
 def kind_of(value: Any) -> str:

@@ -21,6 +21,8 @@ TYPES: Final[dict[str, Any]] = {
     "array": list,
     "object": dict,
 }
+_PLAIN: Final[dict[str, type]] = {**TYPES, "number": float}
+"""Types of values that need no further check."""
 _MEANT: Final[dict[type, str]] = {bool: "true or false", str: "a string", list: "a list"}
 _OPTIONS: Final = ("type", "required", "default", "description", "enum", "items")
 KEY: Final = "idempotency_key"
@@ -53,6 +55,8 @@ class LuaField(Struct, frozen=True):
 
     def fitted(self, value: Any, where: str) -> Any:
         """The value, with an empty table as what the field declares; InvalidInput if it is of another type."""
+        if type(value) is _PLAIN[self.type] and not self.items and not self.enum:
+            return value
         if value == [] and self.type == "object":
             return {}
         if value is None and not self.required:

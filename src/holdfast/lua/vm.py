@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -88,7 +89,10 @@ class Vm:
         self.fatal: BaseException | None = None
         self.caught: BaseException | None = None
         """The last error of a Python call that Lua may have caught."""
-        self._left, self._ends = limits.instructions, 0.0
+        self._left, self._used = limits.instructions, 0.0
+        self._looked: float | None = None
+        """When the hook looked at the clock, if Lua alone has been running since."""
+        self._is_running = False
         self._functions: dict[tuple[bytes, str, Any], Any] = {}
         self.lua: Any = runtime_class()(
             encoding=None,
@@ -128,31 +132,31 @@ class Vm:
 
     def call(self, fn: Any, *args: Any) -> Any:
         """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
-        outermost = self._ends == 0.0
+        outermost = not self._is_running
         if outermost:
-            self._left = self.limits.instructions
-            self._ends = time.thread_time() + self.limits.seconds
+            self._is_running = True
+            self._left, self._used, self._looked = self.limits.instructions, 0.0, None
         try:
             got = self._call(fn, *args)
         finally:
             if outermost:
-                self._ends = 0.0
-        ok, first, *more = got if isinstance(got, tuple) else (got, None)
+                self._is_running = False
         if self.fatal is not None:
             raise self.fatal
-        if ok:
-            return first
-        cause, message = self.caught, text(first)[:MESSAGE_MAX]
-        error = LuaError(message, _readable(text(more[0]) if more else ""))
+        if got[0]:
+            return got[1]
+        cause, message = self.caught, text(got[1])[:MESSAGE_MAX]
+        error = LuaError(message, _readable(text(got[2])))
         is_same = cause is not None and re.sub(_PLACE, "", message) == str(cause)
         raise error from (cause if is_same else None)
 
     def declared(self, kind: bytes, name: str, key: Any) -> Any:
         """A function of a declaration: at index 1 what it does, or one that it names."""
         place = (kind, name, key)
-        if place not in self._functions:
-            self._functions[place] = self.language[b"find"](kind, name.encode())[key]
-        return self._functions[place]
+        found = self._functions.get(place)
+        if found is None:
+            found = self._functions[place] = self.language[b"find"](kind, name.encode())[key]
+        return found
 
     # ── what Lua calls ───────────────────────────────────────────────────────────────────
 
@@ -162,10 +166,10 @@ class Vm:
         most = _parameters(op)
 
         def guarded(*args: Any) -> tuple[Any, ...]:
-            began = time.thread_time()
             self._left -= OPERATION  # the next hook looks whether it was too many
+            self._looked = None
             try:
-                result = op(*args[:most])
+                result = op(*(args if len(args) <= most else args[:most]))
             except CATCHABLE as error:
                 self.caught = error
                 return False, _message(error)
@@ -176,19 +180,24 @@ class Vm:
                 self.fatal = error
                 return (None,)
             finally:
-                if self._ends:
-                    self._ends += time.thread_time() - began
+                self._looked = None
             return (True, *result) if isinstance(result, tuple) else (True, result)
 
         return guarded
 
     def _exhausted(self, instructions: int) -> bool:
+        """Called by the hook. Time is counted from one look at the clock to the next, if there was no operation of
+        Python between them: reading the clock at every operation costs more than most of them."""
         self._left -= instructions
+        now = time.thread_time()
+        if self._looked is not None:
+            self._used += now - self._looked
+        self._looked = now
         if self._left < 0:
             self.fatal = LuaLimit(
                 f"the file used more than {self.limits.instructions:,} Lua instructions in one execution"
             )
-        elif self._ends and time.thread_time() > self._ends:
+        elif self._used > self.limits.seconds:
             self.fatal = LuaLimit(
                 f"the file used more than {self.limits.seconds:g} s of CPU time in one execution"
             )
@@ -203,12 +212,12 @@ class Vm:
         )
 
 
-def _parameters(op: Callable[..., Any]) -> int | None:
-    """How many arguments it takes by position; None if any number."""
+def _parameters(op: Callable[..., Any]) -> int:
+    """How many arguments it takes by position; a large number if any."""
     own = getattr(op, "__wrapped__", op)
     code = own.__code__
     is_open = code.co_flags & inspect.CO_VARARGS
-    return None if is_open else int(code.co_argcount) - inspect.ismethod(own)
+    return sys.maxsize if is_open else int(code.co_argcount) - inspect.ismethod(own)
 
 
 def _message(error: BaseException) -> bytes:
