@@ -424,9 +424,11 @@ def drive(stage: Stage, plan: Plan) -> None:
             rows = rows_of(hf.store, stage.since, root_id)
             tree = [row for row in rows if root_of(row.id) == root_id]
             left = [row for row in tree if row.status not in TERMINAL_STATUSES]
+            now = hf.store.now()
             for row in left:
-                with contextlib.suppress(HoldfastError):
-                    hf.drive(row.id)
+                if row.due_at is not None and row.due_at <= now:  # else it is waiting for people
+                    with contextlib.suppress(HoldfastError):
+                        hf.drive(row.id)
             return bool(left)
 
         for run_id, program in stage.programs.items():

@@ -40,6 +40,7 @@ from holdfast.core import log
 from holdfast.core.values import decode, digest
 from holdfast.errors import Abandon, LeaseLost
 from holdfast.runtime.log.branches import current_branch
+from holdfast.store import cancel
 from holdfast.store.base import Creation, NewRun, Store
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.testing import ManualClock
@@ -901,3 +902,20 @@ def test_a_run_that_lost_its_lease_while_it_is_suspended_to_be_undone_says_so(
     hf = late.crash()
     with pytest.raises(LeaseLost):
         hf.run(late.agent, id="r")
+
+
+@pytest.mark.parametrize("reason", ["deadline", "budget", ""])
+def test_a_cancelled_run_that_waits_for_a_decision_before_it_is_undone_is_not_due(
+    make_late: Callable[..., Late], reason: str
+) -> None:
+    """Whether a person has cancelled it or a limit of its parent: that has done its work by then."""
+    late = make_late()
+    hf = late.crash()
+    with pytest.raises(RunWaiting):
+        hf.run(late.agent, id="r")
+    assert cancel.request(hf.store, "r", e.CancelRequested(why="of its parent", reason=reason))
+    with pytest.raises(RunWaiting):
+        hf.run(late.agent, id="r")
+    row = hf.store.get("r")
+    assert row is not None
+    assert ("waiting", None) == (row.status, row.due_at)
