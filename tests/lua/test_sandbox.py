@@ -227,7 +227,7 @@ ENDLESS = {
 }
 
 
-def run(folder: Path, body: str) -> object:
+def run(folder: Path, body: str, limits: LuaLimits = SMALL) -> object:
     """The result of a procedure with this body, in a project of its own."""
     (folder / "link").symlink_to("/etc")
     os.mkfifo(folder / "fifo")
@@ -236,7 +236,7 @@ def run(folder: Path, body: str) -> object:
         't = Tool { description = "x", risk = "read", input = {}, function() error("no") end }\n'
         "Procedure { input = {}, function(input)\n" + body + "\nend }\n"
     )
-    program = load_program(file, limits=SMALL)
+    program = load_program(file, limits=limits)
     with Holdfast(folder / "h.db") as hf:
         return hf.run(program.main, id="r")
 
@@ -276,6 +276,13 @@ def test_a_call_of_python_counts_as_a_hundred_instructions(tmp_path: Path) -> No
     """Its time is not counted, so that a slow tool costs a file nothing; a loop of them still ends."""
     with pytest.raises(RunFailed, match="3,000,000 Lua instructions"):
         run(tmp_path, "for i = 1, 40000 do local text = Json.encode(1) end")
+
+
+def test_operations_do_not_reset_the_cpu_time_of_a_file(tmp_path: Path) -> None:
+    """Searching for a pattern is one instruction, whatever time it takes."""
+    body = 'local s = ("a"):rep(1500) for i = 1, 300 do Json.encode(1) s:match(".-b") end'
+    with pytest.raises(RunFailed, match=r"0\.05 s of CPU time"):
+        run(tmp_path, body, LuaLimits(seconds=0.05))
 
 
 def test_an_error_of_a_tail_call_names_the_line_where_the_function_begins(tmp_path: Path) -> None:

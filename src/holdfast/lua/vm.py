@@ -89,9 +89,9 @@ class Vm:
         self.fatal: BaseException | None = None
         self.caught: BaseException | None = None
         """The last error of a Python call that Lua may have caught."""
-        self._left, self._used = limits.instructions, 0.0
-        self._looked: float | None = None
-        """When the hook looked at the clock, if Lua alone has been running since."""
+        self._left = limits.instructions
+        self._ends: float | None = None
+        """The CPU time of the thread at which the limit is reached; None until the hook asks for it."""
         self._is_running = False
         self._functions: dict[tuple[bytes, str, Any], Any] = {}
         self.lua: Any = runtime_class()(
@@ -134,8 +134,7 @@ class Vm:
         """Call a function of Lua; its first result. Raises what must end the run, or LuaError."""
         outermost = not self._is_running
         if outermost:
-            self._is_running = True
-            self._left, self._used, self._looked = self.limits.instructions, 0.0, None
+            self._left, self._ends, self._is_running = self.limits.instructions, None, True
         try:
             got = self._call(fn, *args)
         finally:
@@ -166,8 +165,10 @@ class Vm:
         most = _parameters(op)
 
         def guarded(*args: Any) -> tuple[Any, ...]:
+            began = (
+                time.perf_counter()
+            )  # the CPU time of the thread takes ten times as long to read
             self._left -= OPERATION  # the next hook looks whether it was too many
-            self._looked = None
             try:
                 result = op(*(args if len(args) <= most else args[:most]))
             except CATCHABLE as error:
@@ -180,24 +181,22 @@ class Vm:
                 self.fatal = error
                 return (None,)
             finally:
-                self._looked = None
+                if self._ends is not None:
+                    self._ends += time.perf_counter() - began
             return (True, *result) if isinstance(result, tuple) else (True, result)
 
         return guarded
 
     def _exhausted(self, instructions: int) -> bool:
-        """Called by the hook. Time is counted from one look at the clock to the next, if there was no operation of
-        Python between them: reading the clock at every operation costs more than most of them."""
         self._left -= instructions
         now = time.thread_time()
-        if self._looked is not None:
-            self._used += now - self._looked
-        self._looked = now
+        if self._ends is None:
+            self._ends = now + self.limits.seconds
         if self._left < 0:
             self.fatal = LuaLimit(
                 f"the file used more than {self.limits.instructions:,} Lua instructions in one execution"
             )
-        elif self._used > self.limits.seconds:
+        elif now > self._ends:
             self.fatal = LuaLimit(
                 f"the file used more than {self.limits.seconds:g} s of CPU time in one execution"
             )
