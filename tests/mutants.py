@@ -764,6 +764,22 @@ MUTANTS = (
         ("tests/fuzz/test_found.py", "-k", "recorded_before_an_outcome and sqlite"),
     ),
     Mutant(
+        "a timeout of the code hides that its run ends here",
+        "runtime/call/line_task.py::LineTask.uncancel",
+        "left + 1 if self.lines.session.is_unwinding else left",
+        "left",
+        ("tests/fuzz/test_found.py", "-k", "caller_is_cancelled and sqlite"),
+        ("calls begin although the run ends here",),
+    ),
+    Mutant(
+        "calls begin although the run ends here",
+        "runtime/lines/lines.py::Lines.call",
+        "(self.is_over or self.session.is_unwinding)",
+        "self.is_over",
+        ("tests/fuzz/test_found.py", "-k", "caller_is_cancelled and sqlite"),
+        ("a timeout of the code hides that its run ends here",),
+    ),
+    Mutant(
         "code that has yet to hear of a branch's end is blocked",
         "runtime/lines/lines.py::Lines.time_out",
         'self.settle(HOPS["end"])',
@@ -1073,6 +1089,8 @@ FUZZED = {
     "a cancellation that comes while a receipt is being committed is lost": "timeout_in_commit",
     # a timeout of the code fires while an end is on its way to it
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
+    # a caller that is cancelled while the code gives up a call
+    "calls begin although the run ends here": "child_given_up",
     # a limit ends a run that is to be undone
     "a late run that waits for a decision is due": "late_and_undone",
     # what a line of the code awaits or gives up, and when it is replayed

@@ -82,6 +82,25 @@ def branches_are_in_order(x: Evidence) -> None:
                 )
 
 
+def calls_have_ended(x: Evidence) -> None:
+    """12: a branch begins nothing before the call that it made before is answered or given up, in the log."""
+    under_way: dict[str, tuple[int, int]] = {}
+    for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.CallStarted | e.WaitBegan):
+            index, seq = under_way.get(event.branch, (event.index, 0))
+            assert event.index <= index, (
+                f"event {record.seq} ({event.kind}, call {event.index} of branch {event.branch!r}) begins although call "
+                f"{index}, event {seq}, has not ended"
+            )
+        if isinstance(event, e.CallStarted):
+            under_way[event.branch] = event.index, record.seq
+        elif (
+            isinstance(event, e.CallSucceeded | e.CallFailure | e.CallResolved)
+            and under_way.get(event.branch, (-1, 0))[0] == event.index
+        ):
+            del under_way[event.branch]
+
+
 def _is_known(x: Evidence, event: Any, seq: int) -> bool:
     """Whether this call is in the log before: a later attempt, or the receipt of one that the code stopped waiting for."""
     place = (event.branch, event.index)
@@ -185,6 +204,7 @@ OWN = (
     undone_in_reverse,
     one_terminal_event,
     branches_are_in_order,
+    calls_have_ended,
     decisions_hold,
     suspended_runs_rest,
 )

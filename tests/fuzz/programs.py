@@ -422,6 +422,25 @@ def timeout_at_join(g: Generator) -> Program:
     return g.program("timeout_at_join", [*rounds, _ask_for(g), ["keyed"]])
 
 
+def child_given_up(g: Generator) -> Program:
+    """A run gives up a child at the moment when that gives up a child of its own."""
+    g.is_async = True
+    a = Generator("", f"{g.name}c0", g.has)
+    a.dice, a.is_async, a.depth = g.dice, True, g.depth + 1
+    short = a.add_child([["now"]])
+    long = a.add_child([["loop", 3, [["now"], ["slow", g.one_of(1, 5, 20)]]]])
+    gives_up: Body = [["timeout", g.dice.uniform(0.01, 0.06), [["now"], long]]]
+    goes_on: Body = [["random"], [g.one_of("tx", "keyed")], ["sleep", 0.03], ["step"]]
+    body: Body = [[g.one_of("group", "gather"), [[short, ["tx"]], [*gives_up, *goes_on]]]]
+    g.children.append(a.program("child", body))
+    rounds: Statement = [
+        "loop",
+        3,
+        [["timeout", g.dice.uniform(0.05, 0.2), [["child", 0]]], ["slow", 5]],
+    ]
+    return g.program("child_given_up", [rounds, ["keyed"]])
+
+
 def late_and_undone(g: Generator) -> Program:
     """A limit ends the run, which is undone, while a call is in doubt."""
     acts: Body = [["undoable"], ["slow", g.one_of(10, 40)], [g.one_of("once", "once", "checked")]]
@@ -585,6 +604,9 @@ SHAPES: dict[Make, frozenset[str]] = {
     timeout_in_commit: frozenset({"timeouts", "group", "failures"}),
     timeout_at_join: frozenset(
         {"timeouts", "map", "gather", "group", "failures", "signals", "questions", "approvals"}
+    ),
+    child_given_up: frozenset(
+        {"timeouts", "children", "branch_children", "group", "gather", "tx", "keyed", "timers"}
     ),
     late_and_undone: frozenset({"limits", "undo", "once", "checked", "loops"}),
     failing_loop: frozenset({"loop_agents", "undo", "failures", "map"}),

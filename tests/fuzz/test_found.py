@@ -20,6 +20,7 @@ from msgspec import Raw
 from fuzz.dying import signal_and_die
 from holdfast import (
     AgentState,
+    AsyncHoldfast,
     AsyncRun,
     Budget,
     Holdfast,
@@ -389,6 +390,54 @@ def test_a_timeout_that_fires_on_replay_while_a_branch_ends_does_not_change_the_
             # Where the wait is in the block, both are right: the signal has come, and the time is over.
             assert hf.resume(f"r{turns}") in ("in time", "late 3" if waits_inside else "")
     STALL_AFTER.clear()
+
+
+CALLER: list[asyncio.Task[Any]] = []
+TURNS: list[int] = []
+
+
+@step
+async def cleans_up() -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if CALLER:
+            CALLER.pop().cancel()
+            for _ in range(TURNS[0]):
+                await asyncio.sleep(0)
+        raise
+
+
+@agent
+async def gives_up_a_call(run: AsyncRun) -> int:
+    async def branch() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await cleans_up()
+        await awaited(1)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(branch())
+        group.create_task(awaited(2))
+    return await awaited(3)
+
+
+@pytest.mark.timeout(60)
+def test_code_does_not_continue_after_a_timeout_when_its_caller_is_cancelled(url: str) -> None:
+    """Seed 1004: a branch gave up a call when the run was being ended here, which is not recorded, and continued."""
+
+    async def cancelled(run_id: str) -> None:
+        async with AsyncHoldfast(url) as hf:
+            CALLER[:] = [asyncio.create_task(hf.run(gives_up_a_call, id=run_id))]
+            with contextlib.suppress(asyncio.CancelledError):
+                await CALLER[0]
+
+    for turns in range(6):
+        TURNS[:] = [turns]
+        asyncio.run(cancelled(f"r{turns}"))
+        with Holdfast(url) as hf:
+            assert [] == [x.args for x in hf.get(f"r{turns}").calls if x.args == {"n": 1}]
+            assert 3 == hf.run(gives_up_a_call, id=f"r{turns}")
 
 
 @agent

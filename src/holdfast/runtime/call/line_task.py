@@ -36,9 +36,13 @@ class LineTask(asyncio.Task[Any]):
 
     def uncancel(self) -> int:
         timeout = _timeout_in(asyncio.Timeout.__aexit__)
-        if timeout is not None and self.line and self.lines.timeouts.forget(timeout):
+        if timeout is None or self.line is None:
+            return super().uncancel()
+        if self.lines.timeouts.forget(timeout):
             return self.cancelling()
-        return super().uncancel()
+        left = super().uncancel()
+        # As long as a cancellation is left, it raises no TimeoutError, after which the code would continue.
+        return left + 1 if self.lines.session.is_unwinding else left
 
 
 def _timeout_in(method: Any) -> asyncio.Timeout | None:

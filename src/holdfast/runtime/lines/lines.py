@@ -27,6 +27,8 @@ from holdfast.runtime.lines.turns import Turns, TurnsRun
 class LinesRun(TimeoutsRun, TurnsRun, ParkingRun, SupervisedRun, Protocol):
     """What is asked of the run whose lines these are: `Session` is one."""
 
+    is_unwinding: bool
+
     def lose(self, signal: BaseException) -> None: ...
 
 
@@ -121,7 +123,7 @@ class Lines:
     def call(self, place: Place) -> Iterator[Line | None]:
         """The current line is inside the call at this place until the block ends."""
         line = self.current
-        if self.is_over and self.suspension is None:
+        if (self.is_over or self.session.is_unwinding) and self.suspension is None:
             raise asyncio.CancelledError("the agent's code has ended")
         if line is None or line.in_call:
             yield None  # in a task that the agent did not make
