@@ -1080,7 +1080,7 @@ FUZZED = {
     # leases
     "a caller that is cancelled while its run is claimed leaves the lease": "",
     "the fence is not checked where the append is committed": "",
-    "a run that lost its lease stays where its code awaits something": "own_notification --patience=60",
+    "a run that lost its lease stays where its code awaits something": "frozen_while_awaiting",
     # a caller that waits for a run with children
     "a caller that waits for a run does not execute its suspended child": "waiting_child",
     # timers of several branches

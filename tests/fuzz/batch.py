@@ -329,7 +329,9 @@ class Batch:
         )
         worker = self._fork(lambda: lives.ROLES[role](self.stage, plan))
         self.alive[worker] = BatchProcess(plan, "", 0.0, self.dice)
-        if role == "work" and "freezes" in self.stage.features and self.dice.random() < 0.5:
+        shapes = [program["shape"] for program in self.stage.programs.values()]
+        share = max(0.5, shapes.count("frozen_while_awaiting") / len(shapes))
+        if role == "work" and "freezes" in self.stage.features and self.dice.random() < share:
             self._freeze(worker)
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
@@ -347,10 +349,13 @@ class Batch:
     def _freeze(self, worker: int) -> None:
         """Let the worker of the peace lose its leases to another one, which is killed before it is done."""
         self.lives += 1
-        plan = Plan(self.lives, "work", kill_at=self.dice.randint(1, 12), concurrency=6)
+        kill_at = self.dice.choice((0, self.dice.randint(1, 12)))  # 0: when the worker goes on
+        plan = Plan(self.lives, "work", kill_at=kill_at, concurrency=6)
         after = self.dice.uniform(0.5, 2.0) * lives.LEASE_SECONDS
         guest = self._fork(lambda: lives.take_over(after, self.stage, plan))
-        freezer = self._fork(lambda: lives.freeze(after, worker, guest))
+        world = self.stage.world
+        world.record_freeze("planned")
+        freezer = self._fork(lambda: lives.freeze(after, worker, guest, world))
         self.alive[guest] = self.alive[freezer] = BatchProcess(plan, "", 0.0, self.dice)
         self._count("SIGSTOP of the last worker")
 

@@ -294,6 +294,8 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
                     raise ProgramError(at)
             case "leave":
                 yield Op(word, (at, rest[0], line.acc))
+            case "hang":
+                yield Op(word)
             case "ask" | "approve" | "signal" | "sleep" | "wait_any":
                 line.see((yield Op(word, (at, *rest))))
             case "loop":
@@ -493,6 +495,8 @@ class Async:
                 return await asyncio.sleep(0)
             case "notify":
                 return await self._notified(*args)
+            case "hang":
+                return await self._hang()
             case _:
                 return await self._together(op.what, *args)
 
@@ -502,6 +506,12 @@ class Async:
                 return await self.execute(body, f"{at}t", acc)
         except TimeoutError:
             return "time"
+
+    async def _hang(self) -> None:
+        """Await something that Holdfast does not know; see `World.hangs`."""
+        self.world.enter_hang(self.run.id)
+        while self.world.hangs(self.run.id):
+            await _later(0.05)
 
     async def _notified(self, at: str, bodies: list[Body], acc: int) -> Any:
         """The second line waits for the first by means that Holdfast does not know."""

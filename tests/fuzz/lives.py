@@ -233,12 +233,13 @@ def take_over(after: float, stage: Stage, plan: Plan) -> None:
     work(stage, plan)
 
 
-def freeze(after: float, worker: int, guest: int) -> None:
+def freeze(after: float, worker: int, guest: int, world: World) -> None:
     """Freeze a worker for longer than its leases. Meanwhile another one executes its runs, until it is killed."""
     threading.Event().wait(after)
     os.kill(worker, signal.SIGSTOP)
     threading.Event().wait(2.0 * LEASE_SECONDS)
     os.kill(guest, signal.SIGKILL)
+    world.record_freeze("over")
     os.kill(worker, signal.SIGCONT)
 
 

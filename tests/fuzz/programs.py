@@ -12,10 +12,11 @@ A statement is `[word, …]`. Bodies are lists of statements:
     ["map" | "gather" | "group" | "race", [body, …]] ["timeout", seconds, body]
 
 Only shapes have these: calls that fail at first, swallow their cancellation or clean up after it; an iteration that fails;
-code that cleans up and fails, leaves a task behind, or notifies a line that waits for another:
+code that cleans up and fails, leaves a task behind, notifies a line that waits for another, or awaits something that does
+not come in a process that has lost the run:
 
     ["unlucky", fails] ["swallow", ms] ["cleans", ms, cleaning ms] ["raise_in", iteration] ["clean_up", body, body]
-    ["leave", body] ["notify", [body, body]]
+    ["leave", body] ["notify", [body, body]] ["hang"]
 """
 
 from __future__ import annotations
@@ -538,6 +539,14 @@ def own_notification(g: Generator) -> Program:
     return made
 
 
+def frozen_while_awaiting(g: Generator) -> Program:
+    """A worker that is frozen loses a run whose code awaits something of its own, and that never comes."""
+    g.is_async = True
+    lines: list[Body] = [[["step"], ["hang"], ["step"]], [["step"], ["keyed"]]]
+    g.dice.shuffle(lines)
+    return g.program("frozen_while_awaiting", [[g.one_of("gather", "group"), lines], ["keyed"]])
+
+
 def timer_and_own(g: Generator) -> Program:
     """A timer ends at the moment when the run is about to be suspended; another line awaits something of its own."""
     g.is_async = True
@@ -621,6 +630,7 @@ SHAPES: dict[Make, frozenset[str]] = {
     ),
     task_left: frozenset({"branch_waits", "gather", "questions", "signals", "approvals"}),
     own_notification: frozenset({"branch_waits", "gather", "questions", "signals", "approvals"}),
+    frozen_while_awaiting: frozenset({"freezes", "gather", "group", "keyed"}),
     timer_and_own: frozenset({"branch_waits", "timers", "signals", "gather", "group"}),
     paused_branches: frozenset({"conflicts", "pauses", "map", "gather", "group", "random"}),
     children_in_rounds: frozenset(

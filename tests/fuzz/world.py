@@ -92,6 +92,25 @@ class World:
     def effects(self) -> list[dict[str, Any]]:
         return self._read("effects")
 
+    # ── the last worker of a batch is frozen ─────────────────────────────────────────────
+
+    def record_freeze(self, what: str) -> None:
+        """The last worker is to be frozen ("planned"), or was and goes on ("over")."""
+        self._append("freeze", {"what": what})
+
+    def enter_hang(self, run: str) -> None:
+        """This process awaits something for a run."""
+        self._append("hangs", {"run": run, "pid": os.getpid()})
+
+    def hangs(self, run: str) -> bool:
+        """Whether what this process awaits does not come: as long as the last worker is to be frozen, and for good if
+        another process has asked for it since. A process that has lost a run must not wait for it."""
+        frozen = [line["what"] for line in self._read("freeze")]
+        if "over" not in frozen:
+            return bool(frozen)
+        last = [line["pid"] for line in self._read("hangs") if line["run"] == run][-1]
+        return bool(last != os.getpid())
+
     # ── people ───────────────────────────────────────────────────────────────────────────
 
     def acknowledge(self, act: str, run: str, token: str, **fields: Any) -> None:
