@@ -514,6 +514,8 @@ class _Watch:
             call.status for call in state.calls
         }:
             return  # it must end, and waits only for what may have happened
+        if any(call.undoes for call in state.calls):
+            return  # it is being undone: its code is no longer waiting for anything
         times = [wait.until for wait in state.waits if wait.until is not None and not wait.decided]
         if not times or (row.due_at is not None and row.due_at <= min(times)):
             return
