@@ -184,7 +184,7 @@ MUTANTS = (
     ),
     Mutant(
         "acknowledged before it is committed",
-        "runtime/call/drivers.py::persist",
+        "runtime/call/driver.py::persist",
         "            batch.ticket.wait()\n",
         "            threading.Timer(0.005, batch.ticket.wait).start()\n",
         (f"{KILLS}[chain]",),
@@ -705,7 +705,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker that stops is recorded as a cancellation by the code",
-        "runtime/call/drivers.py::_cut_or_cancelled",
+        "runtime/call/async_driver.py::_cut_or_cancelled",
         "session.is_ending or ",
         "",
         (
@@ -751,8 +751,8 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation that a call swallows is lost",
-        "runtime/call/drivers.py::_invoke_to_its_end",
-        "if task is not None and is_swallowed and task.cancelling() > before:",
+        "runtime/call/async_driver.py::_invoke",
+        "if task is not None and is_swallowed and _cancelling(task) > before:",
         "if False:",
         ("tests/fuzz/test_found.py", "-k", "swallows and sqlite"),
     ),
@@ -773,7 +773,7 @@ MUTANTS = (
     ),
     Mutant(
         "calls begin although the run ends here",
-        "runtime/lines/lines.py::Lines.call",
+        "runtime/lines/lines.py::Lines.enter_call",
         "(self.is_over or self.session.is_unwinding)",
         "self.is_over",
         ("tests/fuzz/test_found.py", "-k", "caller_is_cancelled and sqlite"),
@@ -891,7 +891,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation that comes while a receipt is being committed is lost",
-        "runtime/call/drivers.py::_deliver_later",
+        "runtime/call/async_driver.py::_deliver_later",
         "line.cancel_due = True",
         "line.cancel_due = False",
         ("tests/runtime/test_cancelled_calls.py", "-k", "result_is_recorded"),

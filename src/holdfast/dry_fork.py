@@ -37,7 +37,7 @@ from holdfast.errors import (
     RunWaiting,
 )
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.operations import Draw, Invoke
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec

@@ -26,7 +26,7 @@ from holdfast.errors import InvalidInput, UnknownStage
 from holdfast.runtime.api.knowledge import KnowledgeRecorder
 from holdfast.runtime.api.memory import Messages, State
 from holdfast.runtime.call.operations import Draw
-from holdfast.runtime.call.task_factory import drive_async_here, drive_here
+from holdfast.runtime.call.task_factory import drive_here
 from holdfast.runtime.call.waits import (
     Approval,
     Question,
@@ -301,12 +301,15 @@ class AsyncRun(RunBase):
         return end
 
     async def _first(self, conditions: list[WaitCondition]) -> tuple[int, e.WaitEnded]:
+        from holdfast.runtime.call.async_driver import drive_async_here
+
         here = self._here
         first: tuple[int, e.WaitEnded] = await drive_async_here(here, wait_first(here, conditions))
         return first
 
     async def checkpoint(self) -> None:
         """End an iteration: with `checkpoint="every_iteration"` everything so far is committed here."""
+        from holdfast.runtime.call.async_driver import drive_async_here
         from holdfast.runtime.call.checkpoints import end_iteration
 
         here = self._here

@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
-from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.flow import answer, proceed
 from holdfast.runtime.call.match import find, recorded
 from holdfast.runtime.call.operations import LookAgain
 from holdfast.runtime.call.request import CallRequest, request_call
-from holdfast.runtime.call.task_factory import drive_async_here
 from holdfast.runtime.declare.agent_spec import AgentSpec, remember
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.specs import SPEC, bind_method
@@ -111,6 +110,8 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
     """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
+    from holdfast.runtime.call.async_driver import drive_async_here  # imports asyncio
+
     request = request_call(branch, spec, bound)
     entry = find(request).entry
     lines = branch.session.lines

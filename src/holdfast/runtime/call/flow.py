@@ -3,7 +3,7 @@
     enter → request → match → gate → approval → intent → attempt → receipt → commit
 
 It yields what must be done (`Write`, `Invoke`, `Park`, …) and a driver does it, for a caller that blocks
-or for one that awaits (`drivers.py`). So there are no sync and async twins, the protocol can be tested
+or for one that awaits (`driver.py`, `async_driver.py`). So there are no sync and async twins, the protocol can be tested
 without I/O, and every yield is a point where the process may die.
 
 Reading order: the stages are modules of these names; `_make` here is what connects them from the gate on. A call whose process
@@ -61,7 +61,7 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             lines = session.lines  # what is inserted comes before what is recorded
             if (
                 lines is not None
-                and not lines.may_begin_at_once
+                and (lines.is_leaving or not lines.is_in_order)
                 and not request.branch.is_insertion
             ):
                 yield from _begin(request, entry)

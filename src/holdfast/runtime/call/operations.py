@@ -1,6 +1,6 @@
 """What a flow may ask its driver for, and what a call is while it flows.
 
-A flow is a generator that yields these effects; a driver performs them (`drivers.py`). Nothing here
+A flow is a generator that yields these effects; a driver performs them (`driver.py`). Nothing here
 does anything. (Structs, because several are made for every call, and C makes them.)
 """
 

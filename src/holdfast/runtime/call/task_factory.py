@@ -19,9 +19,8 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.entry import Place
 from holdfast.errors import CallFailed, Stop, Suspend
-from holdfast.runtime.call.drivers import drive, drive_async
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.suspend import suspend
 from holdfast.runtime.log.branches import CURRENT, Branch, current_branch
@@ -44,28 +43,6 @@ def drive_here(branch: Branch, flow: Flow[T]) -> T:
         raise
 
 
-async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
-    """The same on this event loop. A flow without a place takes the next one when it starts."""
-    import asyncio
-
-    lines = branch.session.lines
-    if lines is None or lines.loop is not asyncio.get_running_loop():
-        return await drive_async(flow)
-    try:
-        entered = lines.call(place or (branch.path, branch.index))
-        entered.__enter__()
-    except BaseException:  # whatever it is: the flow will not run now
-        flow.close()
-        raise
-    try:
-        return await drive_async(flow)
-    except CallFailed:
-        branch.call_failed = True
-        raise
-    finally:
-        entered.__exit__(None, None, None)
-
-
 async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a plain step or tool from an async agent without blocking its loop."""
     import asyncio
@@ -74,8 +51,12 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     lines = branch.session.lines if branch is not None else None
     if branch is None or lines is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
-    with lines.call((branch.path, branch.index)):
+    line = lines.enter_call((branch.path, branch.index))
+    try:
         return await asyncio.to_thread(fn, *args, **kwargs)
+    finally:
+        if line is not None:
+            line.leave_call()
 
 
 def run_with_tasks(
@@ -122,6 +103,8 @@ def run_with_tasks(
 async def _supervised(session: Session, lines: Lines) -> Any:
     """The agent's result. If its caller is cancelled, the run ends here: its code cuts nothing off."""
     import asyncio
+
+    from holdfast.runtime.call.async_driver import drive_async
 
     try:
         return await lines.supervisor.supervise(lambda: drive_async(suspend(session)))

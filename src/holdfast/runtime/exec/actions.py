@@ -4,7 +4,7 @@ A generator yields what to do next: call something that blocks, create or execut
 `perform` does it in this thread, `perform_async` on an event loop. `hf.run(…)`, child runs and their undo are such
 generators (`execution.py`, `children.py`).
 
-Not here: the operations of a single call (`call/operations.py`, `call/drivers.py`).
+Not here: the operations of a single call (`call/operations.py`, `call/driver.py`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from holdfast.core.branch_path import BranchPath
 from holdfast.core.entry import Entry, Place
 from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.api.run import AsyncRun, Run
-from holdfast.runtime.call.drivers import drive, drive_async
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.execute import find_signal, run_body
@@ -77,6 +77,8 @@ def _replayed(session: Session, spec: AgentSpec) -> ReplayResult:
     flow = _replay(session, spec, root)
     if spec.is_async:
         import asyncio
+
+        from holdfast.runtime.call.async_driver import drive_async
 
         async def awaited() -> ReplayResult:
             with branching_tasks(root):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from holdfast.core.policy import microseconds
 from holdfast.errors import InvalidInput, NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
-from holdfast.runtime.call.drivers import drive, drive_async
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.task_factory import branching_tasks
 from holdfast.runtime.exec.children import Children
 from holdfast.runtime.exec.claims import ClaimedRun, Claims
@@ -128,6 +128,8 @@ class Engine:
     async def execute_async(self, claimed: ClaimedRun) -> Any:
         """The same on this event loop."""
         import asyncio
+
+        from holdfast.runtime.call.async_driver import drive_async
 
         if not claimed.spec.is_async:
             return await self._execute_in_thread(claimed)

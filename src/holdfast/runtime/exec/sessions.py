@@ -26,7 +26,7 @@ from holdfast.errors import (
     Unwind,
 )
 from holdfast.runtime.call.commit import commit
-from holdfast.runtime.call.drivers import drive
+from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.suspend import ends
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.claims import ClaimedRun

@@ -184,6 +184,11 @@ class Line(Coroutine[Any, Any, Any]):
             self._blocked(LineState.CALLING)
         return awaited
 
+    def leave_call(self) -> None:
+        """The call that it was inside has ended; see `Lines.enter_call`."""
+        self.in_call = False
+        self.runs()
+
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""
         if self.state not in (LineState.RUNNING, LineState.ENDED):

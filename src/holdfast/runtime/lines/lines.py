@@ -9,9 +9,8 @@ Not here: lines that wait (`parking.py`), the end of the run here (`supervisor.p
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from holdfast.core.entry import Place
@@ -105,29 +104,19 @@ class Lines:
         return self.session.stop_signal is not None
 
     @property
-    def is_alone(self) -> bool:
-        """Whether there is only one line, and nothing on its way to it."""
-        return len(self.members) <= 1 and not self._hops
-
-    @property
     def is_in_order(self) -> bool:
-        """Whether nothing has to be put in order: a lone line, and no recorded timeout that has yet to fire again."""
-        return self.is_alone and not self.session.journal.timeouts
+        """Whether nothing has to be put in order: there is only one line, nothing is on its way to it, and no recorded
+        timeout has yet to fire again."""
+        return len(self.members) <= 1 and not self._hops and not self.session.journal.timeouts
 
-    @property
-    def may_begin_at_once(self) -> bool:
-        """Whether `begin` has nothing to wait for: also no suspension is on its way."""
-        return self.is_in_order and not self.is_leaving
-
-    @contextlib.contextmanager
-    def call(self, place: Place) -> Iterator[Line | None]:
-        """The current line is inside the call at this place until the block ends."""
+    def enter_call(self, place: Place) -> Line | None:
+        """The current line is inside the call at this place until it leaves it (`Line.leave_call`). None in a task
+        that the agent did not make."""
         line = self.current
         if (self.is_over or self.session.is_unwinding) and self.suspension is None:
             raise asyncio.CancelledError("the agent's code has ended")
         if line is None or line.in_call:
-            yield None  # in a task that the agent did not make
-            return
+            return None
         if line.cancel_due and line.task is not None and self._was_cancelled_before(line, place):
             line.cancel_due, line.cancelled_before = False, None
             if line.task.cancelling():
@@ -135,11 +124,7 @@ class Lines:
         if not line.cancel_due:
             line.cancelled_before = None
         line.in_call = True
-        try:
-            yield line
-        finally:
-            line.in_call = False
-            line.runs()
+        return line
 
     def _was_cancelled_before(self, line: Line, place: Place) -> bool:
         """Whether a cancellation came before the call at this place had begun. A recorded timeout says so. Otherwise
@@ -154,7 +139,7 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        if len(self.members) <= 1 and not (self._is_awaited or self._is_ticking or self._hops):
+        if len(self.members) <= 1 and not (self._hops or self._is_ticking or self._is_awaited):
             return  # nothing has to be put in order
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
@@ -169,8 +154,14 @@ class Lines:
     @property
     def _is_awaited(self) -> bool:
         """Whether a line needs what only `_advance` gives."""
+        turns = self.turns
         return bool(
-            self.parking.parked or self.timeouts.fired or self.has_unwound or self.turns.are_awaited
+            self.parking.parked
+            or self.timeouts.fired
+            or self.has_unwound
+            or turns.asking
+            or turns.waiting_to_begin
+            or (turns.outcomes and turns.outcomes[0].waiter is not None)
         )
 
     def _tick(self) -> None:

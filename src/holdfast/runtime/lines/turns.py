@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from holdfast.core.entry import Place
 from holdfast.core.journal import Journal
 from holdfast.errors import HoldfastError
@@ -73,32 +75,23 @@ class TurnsLines(Protocol):
     def time_out_again(self, place: Place, *, is_cut: bool) -> bool: ...
 
 
-class Turn:
-    """One outcome that is to be handed to the code, or a call that is to begin."""
+class Turn(msgspec.Struct, eq=False):
+    """One outcome that is to be handed to the code, or a call that is to begin.
 
-    __slots__ = (
-        "attempted",
-        "given_up",
-        "granted",
-        "is_cut",
-        "line",
-        "places",
-        "seq",
-        "turns",
-        "waiter",
-    )
+    (A Struct, because one is made for every call, and C makes it.)
+    """
 
-    def __init__(self, turns: Turns, line: Line | None) -> None:
-        self.turns, self.line = turns, line
-        self.seq: int | None = None
-        self.granted = False
-        self.is_cut = False
-        """The code had stopped waiting here: it gets no answer."""
-        self.given_up: BaseException | None = None
-        """By this the code has stopped waiting again."""
-        self.places: Sequence[Place] = ()
-        self.attempted: object = ""
-        self.waiter: asyncio.Future[None] | None = None
+    turns: Turns
+    line: Line | None
+    seq: int | None = None
+    granted: bool = False
+    is_cut: bool = False
+    """The code had stopped waiting here: it gets no answer."""
+    given_up: BaseException | None = None
+    """By this the code has stopped waiting again."""
+    places: Sequence[Place] = ()
+    attempted: object = ""
+    waiter: asyncio.Future[None] | None = None
 
     def accepted(self, seq: int) -> None:
         """The outcome is in the log, as this event."""
@@ -285,13 +278,6 @@ class Turns:
             place, is_cut=asked is not None and asked.is_cut
         ) and not (self._lines.is_calling):
             self._unasked.wait_for_code()
-
-    @property
-    def are_awaited(self) -> bool:
-        """Whether a line needs what only `advance` gives."""
-        if self.asking or self.waiting_to_begin:
-            return True
-        return bool(self.outcomes) and self.outcomes[0].waiter is not None
 
     def end(self) -> None:
         """The code has ended: those that wait for a recorded or committed outcome get it."""

@@ -11,7 +11,7 @@ the same order, so that no effect is recorded before what it rests on:
 
 One lock covers sealing a batch and giving it to the store, so the order in the log is the order of sealing.
 
-Not here: reading the log (`reader.py`), waiting for a batch (`drivers.py`).
+Not here: reading the log (`reader.py`), waiting for a batch (`driver.py`).
 """
 
 from __future__ import annotations

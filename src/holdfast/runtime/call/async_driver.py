@@ -1,0 +1,336 @@
+"""Perform what a flow asks for, for a caller that awaits. `driver.py` does it for one that blocks, and says more.
+
+A module of its own, because only async agents need it and `asyncio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.core.entry import Place
+from holdfast.errors import CallFailed, StoreError
+from holdfast.runtime.call.driver import invoke_here, perform
+from holdfast.runtime.call.operations import (
+    BatchRefused,
+    Begin,
+    Flow,
+    HandOver,
+    Invoke,
+    Operation,
+    Park,
+    Read,
+    Replay,
+    Sleep,
+    TaskCancelled,
+    TimeUp,
+    Write,
+)
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside, current_branch
+from holdfast.runtime.log.session import Session
+from holdfast.runtime.log.writer import Batch, BatchState
+
+if TYPE_CHECKING:
+    from holdfast.runtime.lines.line import Line
+    from holdfast.runtime.lines.lines import Lines
+
+T = TypeVar("T")
+Cancelled = list[asyncio.CancelledError]
+"""Cancellations that came while something could not be interrupted."""
+
+
+async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
+    """Run a flow of this branch to its end on this event loop. A flow without a place takes the next one when it starts."""
+    lines = branch.session.lines
+    if lines is None or lines.loop is not asyncio.get_running_loop():
+        return await drive_async(flow)
+    try:
+        line = lines.enter_call(place or (branch.path, branch.index))
+    except BaseException:  # whatever it is: the flow will not run now
+        flow.close()
+        raise
+    try:
+        return await drive_async(flow)
+    except CallFailed:
+        branch.call_failed = True
+        raise
+    finally:
+        if line is not None:
+            line.leave_call()
+
+
+async def drive_async(flow: Flow[T]) -> T:
+    """Run a flow to its end on this event loop.
+
+    A cancellation during a commit reaches the flow before its next effect: so a tool whose
+    intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
+    gets it, and is cancelled at its next await.
+    """
+    answer: Any = None
+    error: BaseException | None = None
+    cancelled: Cancelled = []
+    cut: TaskCancelled | None = None
+    while True:
+        try:
+            effect = flow.send(answer) if error is None else flow.throw(error)
+        except StopIteration as stop:
+            if cancelled or cut is not None:
+                _deliver_later(cancelled)
+            value: T = stop.value
+            return value
+        except BaseException as raised:  # the code gets it; a cancellation follows it
+            if cancelled or (cut is not None and raised is not cut.cancelled):
+                _deliver_later(cancelled, raising=True)
+            raise
+        if isinstance(error, TaskCancelled):
+            cut = error
+        answer = error = None
+        try:
+            match effect:
+                case Write():
+                    answer = await persist(effect, cancelled)
+                case HandOver():
+                    await _hand_over(effect)
+                case Read():
+                    answer = await _read(effect, cancelled)
+                case _ if cancelled and not _is_held(effect):
+                    raise _cut_or_cancelled(effect.session, cancelled.pop())
+                case Invoke():
+                    answer = await _invoke(effect, cancelled)
+                case _:
+                    answer = await _perform(effect)
+        except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
+            error = raised
+
+
+# ── cancellations ────────────────────────────────────────────────────────────────────────────
+
+
+def _is_held(effect: Operation) -> bool:
+    """Whether a cancellation does not end this: a recorded outcome is still given to the code, and a call in
+    doubt holds its line until a person has decided."""
+    return isinstance(effect, Replay) or (
+        isinstance(effect, Park) and effect.wait.kind == "decision"
+    )
+
+
+def _deliver_later(cancelled: Cancelled, *, raising: bool = False) -> None:
+    """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
+    line = _current_line()
+    if line is not None:
+        line.cancel_due = True
+    elif not raising and cancelled:
+        raise cancelled.pop()
+
+
+def _cut_or_cancelled(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
+    """In a branch, its own code stopped waiting, unless the whole run ends here; otherwise the executor of the run did."""
+    if session.is_ending or _current_line() is None:
+        return cancelled
+    return TaskCancelled(cancelled, began=False)
+
+
+def _current_line() -> Line | None:
+    branch = current_branch()
+    lines = None if branch is None else branch.session.lines
+    return None if lines is None else lines.current
+
+
+def _classify(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
+    """What a cancellation in the middle of a call means."""
+    if session.is_ending:
+        return cancelled
+    task = asyncio.current_task()
+    if task is None or not _cancelling(task):
+        return RuntimeError("CancelledError was raised, but the call was not cancelled")
+    return TaskCancelled(cancelled, began=True)
+
+
+def _cancelling(task: asyncio.Task[Any]) -> int:
+    """How often a task has been cancelled. (`LineTask.cancelling` first finds out whether a timeout asks.)"""
+    return asyncio.Task.cancelling(task) if isinstance(task, asyncio.Task) else task.cancelling()
+
+
+# ── operations ───────────────────────────────────────────────────────────────────────────────
+
+
+async def _perform(effect: Sleep | Park | Begin | Replay) -> Any:
+    session = effect.session
+    lines = _lines(session)
+    if isinstance(effect, Replay):
+        if lines is not None:
+            await lines.turns.take_recorded(effect.places, effect.is_cut, effect.given_up)
+        return None
+    try:
+        if isinstance(effect, Begin):
+            if lines is not None:
+                await lines.turns.begin(effect.attempted)
+        elif isinstance(effect, Park):
+            if (
+                lines is None or lines.current is None
+            ):  # not in the code of the agent, which has ended
+                return perform(effect)
+            await lines.parking.park(effect.wait, effect.signal)
+        else:
+            await _pause(session, effect.seconds)
+    except asyncio.CancelledError as cut:
+        raise _classify(session, cut) from None
+    return None
+
+
+def _lines(session: Session) -> Lines | None:
+    """The lines of the run, if this is the loop that they are on."""
+    lines = session.lines
+    return lines if lines is not None and lines.loop is asyncio.get_running_loop() else None
+
+
+async def _pause(session: Session, seconds: float) -> None:
+    if session.sleep is time.sleep:
+        await asyncio.sleep(seconds)
+    else:  # a test's, which may block
+        await asyncio.to_thread(session.sleep, seconds)
+
+
+async def _read(effect: Read, cancelled: Cancelled) -> Any:
+    """By the time its caller hears of a cancellation, nothing is being read any more."""
+    # Not a task: the tasks of an agent are branches of its run.
+    threads = effect.session.config.threads
+    work = asyncio.get_running_loop().run_in_executor(threads, effect.read)
+    while not work.done():
+        try:
+            await asyncio.wait((work,))
+        except asyncio.CancelledError as cut:
+            if effect.session.is_ending:
+                work.add_done_callback(lambda read: read.cancelled() or read.exception())
+                raise
+            cancelled.append(cut)
+    return work.result()
+
+
+async def _hand_over(effect: HandOver) -> None:
+    session = effect.session
+    if effect.turn is not None:
+        await effect.turn.turns.take(effect.turn)
+    if effect.seq is not None:
+        session.view.show(effect.seq)
+
+
+class _Uncancelled(asyncio.Future[None]):
+    """A task that is cancelled while it awaits this gets the cancellation when the future is done."""
+
+    def cancel(self, msg: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+
+async def persist(effect: Write, cancelled: Cancelled) -> Batch:
+    """See `driver.persist`. By the time its caller hears of a cancellation, the batch is resolved."""
+    session = effect.session
+    writer, boundary = session.writer, session.boundary
+    if boundary is not None:
+        boundary(f"before commit {effect.label}")
+    lines = _lines(session)
+    # The suspension itself is written by no line: it does not wait.
+    while lines is not None and lines.is_leaving and lines.current is not None:
+        try:
+            await lines.supervisor.stay()
+            break  # not again: the suspension itself is written while the run is leaving
+        except asyncio.CancelledError as cut:
+            if session.is_ending:
+                raise
+            cancelled.append(cut)
+    batch = writer.commit(
+        effect.commit, session.store.submit, None if lines is None else lines.turns.outcome
+    )
+    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
+        if batch.state is not BatchState.SENT:
+            resent = _Uncancelled(loop=asyncio.get_running_loop())
+            if writer.on_resend(batch, partial(_set_soon, resent)):
+                try:
+                    await resent
+                except asyncio.CancelledError as cut:
+                    cancelled.append(cut)
+            continue
+        ticket = batch.ticket  # read after the state: another thread may have just sent it again
+        try:
+            await ticket
+        except StoreError:
+            pass
+        except asyncio.CancelledError as cut:
+            cancelled.append(cut)
+        if ticket is not batch.ticket:
+            continue  # it was answered by another thread, and sent again
+        if ticket.error is None:
+            writer.accepted(batch)
+        else:
+            writer.refused(batch, ticket.error)
+    if cancelled and session.is_ending:
+        raise cancelled.pop()
+    if batch.error is not None:
+        raise BatchRefused(batch, batch.error) from batch.error
+    if boundary is not None:
+        boundary(f"after commit {effect.label}")
+    return batch
+
+
+def _set_soon(future: asyncio.Future[None]) -> None:
+    def done() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    future.get_loop().call_soon_threadsafe(done)
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _invoke(effect: Invoke, cancelled: Cancelled) -> Any:
+    """See `driver.invoke`.
+
+    A function that returns or fails although it was cancelled has swallowed that. Its outcome is recorded, and the
+    code is cancelled at its next await: so it is on replay, where nothing shows what the function did.
+    """
+    session, is_call = effect.session, isinstance(effect.where, Inside)
+    if session.stand_in is not None:
+        effect = session.stand_in(effect)
+    boundary = session.boundary
+    if boundary is not None:
+        boundary(f"before {effect.fn.__name__}")
+    if not is_call:
+        result = await await_call(effect)  # the agent's own code
+    else:
+        task = asyncio.current_task()
+        before, is_swallowed = 0 if task is None else _cancelling(task), True
+        try:
+            result = await await_call(effect)
+        except asyncio.CancelledError as cut:
+            is_swallowed = False
+            raise _classify(session, cut) from None
+        finally:
+            if task is not None and is_swallowed and _cancelling(task) > before:
+                cancelled.append(asyncio.CancelledError())
+    if boundary is not None:
+        boundary(f"after {effect.fn.__name__}")
+    return result
+
+
+async def await_call(effect: Invoke) -> Any:
+    """Call a function of the user's, in a thread if it blocks."""
+    if not effect.is_async:
+        return await asyncio.to_thread(invoke_here, effect)
+    token = CURRENT.set(effect.where)
+    try:
+        call = effect.fn(*effect.args, **effect.kwargs)
+        if effect.timeout is None:
+            return await call
+        limit = asyncio.timeout(effect.timeout)
+        try:
+            async with limit:
+                return await call
+        except TimeoutError:
+            if limit.expired():
+                raise TimeUp(f"no answer within {effect.timeout:g} s") from None
+            raise
+    finally:
+        CURRENT.reset(token)
