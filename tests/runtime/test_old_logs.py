@@ -22,7 +22,7 @@ from holdfast.core.events import SignalReceived
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
-from holdfast.runtime.call import enter, flow, match
+from holdfast.runtime.call import async_driver, enter, flow, match
 from holdfast.runtime.call.request import CallRequest
 from holdfast.store.base import Append, Creation, NewRun, RowChange, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -179,7 +179,8 @@ def _use_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
         return request, found.pop(id(request), entry)
 
     monkeypatch.setattr(enter, "find", find)
-    monkeypatch.setattr(enter, "answer", lambda *call: flow.answer(*shown(*call)))
+    for module in (enter, async_driver):
+        monkeypatch.setattr(module, "answer", lambda *call: flow.answer(*shown(*call)))
     monkeypatch.setattr(enter, "proceed", lambda *call: flow.proceed(*shown(*call)))
 
 

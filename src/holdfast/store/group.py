@@ -354,7 +354,11 @@ class AppendGroup(GroupCommit[Append]):
             or "\0" in run_id
         ):
             check_append(work)
-        return super().submit(work)
+        if self._closed:
+            raise StoreUnavailable(_CLOSED)
+        ticket = Ticket(work, self)
+        self._inbox.append(ticket)
+        return ticket
 
 
 def _wake(tickets: list[Ticket[Any]]) -> None:

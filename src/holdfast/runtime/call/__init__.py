@@ -4,5 +4,5 @@
 
 `recover` handles calls without a receipt: their outcome is unknown, or the code stopped waiting for them. `waits` and
 `checkpoints` are the other things that have a place in the log. `flow` puts the stages together, `operations` is
-what they ask for, `drivers` performs it for code that blocks and code that awaits.
+what they ask for, `driver` performs it for code that blocks and `async_driver` for code that awaits.
 """

@@ -10,25 +10,27 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.entry import Place
+from holdfast.core.entry import Entry, Place
 from holdfast.errors import CallFailed, StoreError
-from holdfast.runtime.call.driver import invoke_here, perform
+from holdfast.runtime.call.driver import await_call, perform
+from holdfast.runtime.call.flow import answer
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
     Flow,
     HandOver,
     Invoke,
+    LookAgain,
     Operation,
     Park,
     Read,
     Replay,
     Sleep,
     TaskCancelled,
-    TimeUp,
     Write,
 )
-from holdfast.runtime.log.branches import CURRENT, Branch, Inside, current_branch
+from holdfast.runtime.call.request import CallRequest
+from holdfast.runtime.log.branches import Branch, Inside, current_branch
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import Batch, BatchState
 
@@ -41,10 +43,31 @@ Cancelled = list[asyncio.CancelledError]
 """Cancellations that came while something could not be interrupted."""
 
 
+async def drive_call(request: CallRequest, entry: Entry | None) -> Any:
+    """Answer a call of an async agent. What was parked looks again at what is recorded of it."""
+    branch = request.branch
+    session = branch.session
+    line = None
+    if (lines := _lines(session)) is not None:
+        line = lines.enter_call((branch.path, request.index))
+    try:
+        while True:
+            try:
+                return await drive_async(answer(request, entry))
+            except LookAgain:
+                entry = session.log.entry(*request.place)
+    except CallFailed:
+        branch.call_failed = True
+        raise
+    finally:
+        if line is not None:
+            line.leave_call()
+
+
 async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
     """Run a flow of this branch to its end on this event loop. A flow without a place takes the next one when it starts."""
-    lines = branch.session.lines
-    if lines is None or lines.loop is not asyncio.get_running_loop():
+    lines = _lines(branch.session)
+    if lines is None:
         return await drive_async(flow)
     try:
         line = lines.enter_call(place or (branch.path, branch.index))
@@ -68,13 +91,13 @@ async def drive_async(flow: Flow[T]) -> T:
     intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
     gets it, and is cancelled at its next await.
     """
-    answer: Any = None
+    result: Any = None
     error: BaseException | None = None
     cancelled: Cancelled = []
     cut: TaskCancelled | None = None
     while True:
         try:
-            effect = flow.send(answer) if error is None else flow.throw(error)
+            effect = flow.send(result) if error is None else flow.throw(error)
         except StopIteration as stop:
             if cancelled or cut is not None:
                 _deliver_later(cancelled)
@@ -86,21 +109,20 @@ async def drive_async(flow: Flow[T]) -> T:
             raise
         if isinstance(error, TaskCancelled):
             cut = error
-        answer = error = None
+        result = error = None
         try:
-            match effect:
-                case Write():
-                    answer = await persist(effect, cancelled)
-                case HandOver():
-                    await _hand_over(effect)
-                case Read():
-                    answer = await _read(effect, cancelled)
-                case _ if cancelled and not _is_held(effect):
-                    raise _cut_or_cancelled(effect.session, cancelled.pop())
-                case Invoke():
-                    answer = await _invoke(effect, cancelled)
-                case _:
-                    answer = await _perform(effect)
+            if isinstance(effect, Write):
+                result = await persist(effect, cancelled)
+            elif isinstance(effect, HandOver):
+                await _hand_over(effect)
+            elif isinstance(effect, Read):
+                result = await _read(effect, cancelled)
+            elif cancelled and not _is_held(effect):
+                raise _cut_or_cancelled(effect.session, cancelled.pop())
+            elif isinstance(effect, Invoke):
+                result = await _invoke(effect, cancelled)
+            else:
+                result = await _perform(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
             error = raised
 
@@ -143,14 +165,9 @@ def _classify(session: Session, cancelled: asyncio.CancelledError) -> BaseExcept
     if session.is_ending:
         return cancelled
     task = asyncio.current_task()
-    if task is None or not _cancelling(task):
+    if task is None or not task.cancelling():
         return RuntimeError("CancelledError was raised, but the call was not cancelled")
     return TaskCancelled(cancelled, began=True)
-
-
-def _cancelling(task: asyncio.Task[Any]) -> int:
-    """How often a task has been cancelled. (`LineTask.cancelling` first finds out whether a timeout asks.)"""
-    return asyncio.Task.cancelling(task) if isinstance(task, asyncio.Task) else task.cancelling()
 
 
 # ── operations ───────────────────────────────────────────────────────────────────────────────
@@ -301,36 +318,15 @@ async def _invoke(effect: Invoke, cancelled: Cancelled) -> Any:
         result = await await_call(effect)  # the agent's own code
     else:
         task = asyncio.current_task()
-        before, is_swallowed = 0 if task is None else _cancelling(task), True
+        before, is_swallowed = 0 if task is None else task.cancelling(), True
         try:
             result = await await_call(effect)
         except asyncio.CancelledError as cut:
             is_swallowed = False
             raise _classify(session, cut) from None
         finally:
-            if task is not None and is_swallowed and _cancelling(task) > before:
+            if task is not None and is_swallowed and task.cancelling() > before:
                 cancelled.append(asyncio.CancelledError())
     if boundary is not None:
         boundary(f"after {effect.fn.__name__}")
     return result
-
-
-async def await_call(effect: Invoke) -> Any:
-    """Call a function of the user's, in a thread if it blocks."""
-    if not effect.is_async:
-        return await asyncio.to_thread(invoke_here, effect)
-    token = CURRENT.set(effect.where)
-    try:
-        call = effect.fn(*effect.args, **effect.kwargs)
-        if effect.timeout is None:
-            return await call
-        limit = asyncio.timeout(effect.timeout)
-        try:
-            async with limit:
-                return await call
-        except TimeoutError:
-            if limit.expired():
-                raise TimeUp(f"no answer within {effect.timeout:g} s") from None
-            raise
-    finally:
-        CURRENT.reset(token)

@@ -121,8 +121,6 @@ def invoke_here(effect: Invoke) -> Any:
     if effect.is_async:
         import asyncio
 
-        from holdfast.runtime.call.async_driver import await_call
-
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -133,6 +131,31 @@ def invoke_here(effect: Invoke) -> Any:
     if effect.timeout is not None:
         return _within(effect.timeout, effect)
     return _call(effect)
+
+
+async def await_call(effect: Invoke) -> Any:
+    """Call a function of the user's, in a thread if it blocks."""
+    if not effect.is_async:
+        import asyncio
+
+        return await asyncio.to_thread(invoke_here, effect)
+    token = CURRENT.set(effect.where)
+    try:
+        call = effect.fn(*effect.args, **effect.kwargs)
+        if effect.timeout is None:
+            return await call
+        import asyncio
+
+        limit = asyncio.timeout(effect.timeout)
+        try:
+            async with limit:
+                return await call
+        except TimeoutError:
+            if limit.expired():
+                raise TimeUp(f"no answer within {effect.timeout:g} s") from None
+            raise
+    finally:
+        CURRENT.reset(token)
 
 
 def _call(effect: Invoke) -> Any:

@@ -110,15 +110,20 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
     """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
-    from holdfast.runtime.call.async_driver import drive_async_here  # imports asyncio
-
     request = request_call(branch, spec, bound)
     entry = find(request).entry
     lines = branch.session.lines
     done = entry is not None and entry.done is not None and not entry.done.unavailable
     if entry is not None and done and (lines is None or lines.is_in_order):
         return _answered(request, entry)
-    return drive_async_here(branch, proceed(request, entry), request.place)
+    return _async_driver()(request, entry)
+
+
+@functools.cache
+def _async_driver() -> Callable[[CallRequest, Entry | None], Coroutine[Any, Any, Any]]:
+    from holdfast.runtime.call.async_driver import drive_call  # here, as it imports asyncio
+
+    return drive_call
 
 
 async def _answered(request: CallRequest, entry: Entry) -> Any:

@@ -187,7 +187,8 @@ class Line(Coroutine[Any, Any, Any]):
     def leave_call(self) -> None:
         """The call that it was inside has ended; see `Lines.enter_call`."""
         self.in_call = False
-        self.runs()
+        if self.state is not LineState.RUNNING:
+            self.runs()
 
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""

@@ -139,8 +139,18 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
-        if len(self.members) <= 1 and not (self._hops or self._is_ticking or self._is_awaited):
-            return  # nothing has to be put in order
+        turns = self.turns
+        if len(self.members) <= 1 and not (
+            self._hops
+            or self._is_ticking
+            or self.parking.parked
+            or self.timeouts.fired
+            or self.has_unwound
+            or turns.asking
+            or turns.waiting_to_begin
+            or (turns.outcomes and turns.outcomes[0].waiter is not None)
+        ):
+            return  # nothing has to be put in order, and no line needs what only `_advance` gives
         self._hops = max(self._hops, hops)
         if not self._is_ticking and not self.running:
             self._is_ticking = True
@@ -150,19 +160,6 @@ class Lines:
     def has_hops(self) -> bool:
         """Whether a notification from one line to another may not have arrived yet."""
         return self._hops > 0
-
-    @property
-    def _is_awaited(self) -> bool:
-        """Whether a line needs what only `_advance` gives."""
-        turns = self.turns
-        return bool(
-            self.parking.parked
-            or self.timeouts.fired
-            or self.has_unwound
-            or turns.asking
-            or turns.waiting_to_begin
-            or (turns.outcomes and turns.outcomes[0].waiter is not None)
-        )
 
     def _tick(self) -> None:
         self._is_ticking = False

@@ -221,6 +221,8 @@ class Turns:
         mine = turn.line is not None and turn.line.state is LineState.RUNNING
         if self._lines.running > mine or self._lines.has_hops or turn.seq is None:
             return False
+        if not self._session.journal.outcomes and self._session.log.knows_all:
+            return True  # nothing is recorded that has not been handed over
         recorded = self.next_recorded()
         return recorded is None or recorded[0] >= turn.seq or self._may_add_before(recorded)
 

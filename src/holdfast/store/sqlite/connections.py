@@ -134,8 +134,11 @@ class Presence:
         file_stat = self.check_identity()
         if file_stat is None:
             return False
-        before, self._content = self._content, (file_stat.st_mtime_ns, file_stat.st_size)
-        return before != self._content
+        content = (file_stat.st_mtime_ns, file_stat.st_size)
+        if content == self._content:
+            return False
+        self._content = content
+        return True
 
     def check_identity(self) -> os.stat_result | None:
         """StoreReplaced if another file, or none, has the store's name; may be called from any thread."""
