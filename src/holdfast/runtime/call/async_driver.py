@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.entry import Entry, Place
+from holdfast.core.entry import Entry
 from holdfast.errors import CallFailed, StoreError
 from holdfast.runtime.call.driver import await_call, perform
 from holdfast.runtime.call.flow import answer
@@ -44,33 +44,26 @@ Cancelled = list[asyncio.CancelledError]
 
 
 async def drive_call(request: CallRequest, entry: Entry | None) -> Any:
-    """Answer a call of an async agent. What was parked looks again at what is recorded of it."""
-    branch = request.branch
-    session = branch.session
-    line = None
-    if (lines := _lines(session)) is not None:
-        line = lines.enter_call((branch.path, request.index))
+    """Answer a call of an async agent."""
+    lines = _lines(request.branch.session)
+    line = None if lines is None else lines.enter_call(request.place)
     try:
-        while True:
-            try:
-                return await drive_async(answer(request, entry))
-            except LookAgain:
-                entry = session.log.entry(*request.place)
+        return await drive_async(answer(request, entry), request)
     except CallFailed:
-        branch.call_failed = True
+        request.branch.line.call_failed = True  # that of the code, wherever the call is recorded
         raise
     finally:
         if line is not None:
             line.leave_call()
 
 
-async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = None) -> T:
-    """Run a flow of this branch to its end on this event loop. A flow without a place takes the next one when it starts."""
+async def drive_async_here(branch: Branch, flow: Flow[T]) -> T:
+    """Run a flow of this branch, which takes its next place when it starts, to its end on this event loop."""
     lines = _lines(branch.session)
     if lines is None:
         return await drive_async(flow)
     try:
-        line = lines.enter_call(place or (branch.path, branch.index))
+        line = lines.enter_call((branch.path, branch.index))
     except BaseException:  # whatever it is: the flow will not run now
         flow.close()
         raise
@@ -84,8 +77,8 @@ async def drive_async_here(branch: Branch, flow: Flow[T], place: Place | None = 
             line.leave_call()
 
 
-async def drive_async(flow: Flow[T]) -> T:
-    """Run a flow to its end on this event loop.
+async def drive_async(flow: Flow[T], request: CallRequest | None = None) -> T:
+    """Run a flow to its end on this event loop. A call that was parked looks again at what is recorded of it.
 
     A cancellation during a commit reaches the flow before its next effect: so a tool whose
     intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
@@ -103,6 +96,13 @@ async def drive_async(flow: Flow[T]) -> T:
                 _deliver_later(cancelled)
             value: T = stop.value
             return value
+        except LookAgain:
+            if request is None:
+                raise
+            cut = error if isinstance(error, TaskCancelled) else cut
+            flow = answer(request, request.session.log.entry(*request.place))
+            result = error = None
+            continue
         except BaseException as raised:  # the code gets it; a cancellation follows it
             if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
