@@ -178,7 +178,9 @@ def somebody_cancelled_it(x: Evidence) -> None:
 
 
 def waits_are_open(x: Evidence) -> None:
-    """20: code that awaits is suspended only if nothing that it waits for has come: it would have been in memory."""
+    """20: code that awaits is suspended only if nothing that it waits for has come: it would have been in memory. A run
+    that is being undone waits for its child runs, whatever its code was waiting for."""
+    is_undone = False
     began: set[tuple[str, int]] = set()
     decided: dict[tuple[str, int], int] = {}
     for record, event in zip(x.records, x.events, strict=True):
@@ -188,7 +190,10 @@ def waits_are_open(x: Evidence) -> None:
             decided[event.branch, event.index] = record.seq
         elif isinstance(event, e.WaitEnded | e.CallStarted | e.CallSucceeded | e.CallFailure):
             began.discard((event.branch, event.index))
-        elif isinstance(event, e.RunSuspended) and _waits_for_people(event):
+            is_undone = is_undone or (isinstance(event, e.CallStarted) and bool(event.undoes))
+        elif isinstance(event, e.RunReopened | e.RunRestarted):
+            is_undone = False
+        elif isinstance(event, e.RunSuspended) and _waits_for_people(event) and not is_undone:
             come = [decided[place] for place in began if place in decided]
             assert not come, f"event {record.seq} suspends it although event {come[0]} had come"
 
