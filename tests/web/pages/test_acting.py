@@ -327,9 +327,8 @@ def test_an_opened_section_stays_open_after_an_update(browser, hf: Holdfast, bas
         page.click(".commands summary")
         page.focus("#call-1 a")
         hf.patch("patient-3", {"colour": "blue"}, by="olga")
-        page.wait_for_function(
-            f"document.querySelector('#run-head').textContent.includes('{hf.get('patient-3').seq}')"
-        )
+        # Not `wait_for_function`: where it has to wait, the page's own policy forbids what it does.
+        page.wait_for_selector(f"#run-head:has-text('{hf.get('patient-3').seq}')")
         assert page.locator(".commands").get_attribute("open") is not None
         assert page.evaluate("document.activeElement.closest('li').id") == "call-1"
         assert page.locator("#panel .call").is_visible()
