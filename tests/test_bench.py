@@ -242,4 +242,4 @@ def test_a_call_of_an_async_agent_enters_no_more_of_our_functions_than_it_did(
             await hf.run(astepping, n=5)
             return (await calls(hf, 60) - await calls(hf, 20)) / 40
 
-    assert asyncio.run(each()) <= 85
+    assert asyncio.run(each()) <= 72

@@ -152,8 +152,8 @@ def test_logs_of_0_1_add_up_to_the_same_state(name: str) -> None:
 def test_every_scenario_leaves_the_same_log_without_the_shortcut_of_the_call_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded result is returned without driving a flow, for speed only: so from every log, all continues alike
-    without that, and if a test watches every boundary."""
+    """A recorded result is returned without driving a flow, and a plain step passes no stage that has nothing to do, for
+    speed only: so from every log, all continues alike without that, and if a test watches every boundary."""
     cases = [{**_cases(name)[0], "runs": []}, *_cases(name)]  # from its start, too
 
     with_them = [_continued(tmp_path / f"a{n}", case, Options()) for n, case in enumerate(cases)]
@@ -179,8 +179,8 @@ def _use_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
         return request, found.pop(id(request), entry)
 
     monkeypatch.setattr(enter, "find", find)
-    for module in (enter, async_driver):
-        monkeypatch.setattr(module, "answer", lambda *call: flow.answer(*shown(*call)))
+    for module in (enter, async_driver):  # nor is any stage left out
+        monkeypatch.setattr(module, "begin", lambda *call: flow.answer(*shown(*call)))
     monkeypatch.setattr(enter, "proceed", lambda *call: flow.proceed(*shown(*call)))
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.entry import Entry
 from holdfast.errors import CallFailed, StoreError
 from holdfast.runtime.call.driver import await_call, perform
-from holdfast.runtime.call.flow import answer
+from holdfast.runtime.call.flow import answer, begin
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
@@ -45,10 +46,11 @@ Cancelled = list[asyncio.CancelledError]
 
 async def drive_call(request: CallRequest, entry: Entry | None) -> Any:
     """Answer a call of an async agent."""
-    lines = _lines(request.branch.session)
-    line = None if lines is None else lines.enter_call(request.place)
+    lines, line = request.branch.session.lines, None
+    if lines is not None and lines.loop is asyncio.get_running_loop():
+        line = lines.enter_call((request.branch.path, request.index))
     try:
-        return await drive_async(answer(request, entry), request)
+        return await drive_async(begin(request, entry), request)
     except CallFailed:
         request.branch.line.call_failed = True  # that of the code, wherever the call is recorded
         raise
@@ -247,7 +249,9 @@ async def persist(effect: Write, cancelled: Cancelled) -> Batch:
     writer, boundary = session.writer, session.boundary
     if boundary is not None:
         boundary(f"before commit {effect.label}")
-    lines = _lines(session)
+    lines = session.lines  # `_lines` written out: it is done for every step
+    if lines is not None and lines.loop is not asyncio.get_running_loop():
+        lines = None
     # The suspension itself is written by no line: it does not wait.
     while lines is not None and lines.is_leaving and lines.current is not None:
         try:
@@ -318,14 +322,16 @@ async def _invoke(effect: Invoke, cancelled: Cancelled) -> Any:
         result = await await_call(effect)  # the agent's own code
     else:
         task = asyncio.current_task()
-        before, is_swallowed = 0 if task is None else task.cancelling(), True
+        cancelling: Callable[[], int]
+        cancelling = getattr(task, "cancellations", getattr(task, "cancelling", int))
+        before, is_swallowed = cancelling(), True
         try:
             result = await await_call(effect)
         except asyncio.CancelledError as cut:
             is_swallowed = False
             raise _classify(session, cut) from None
         finally:
-            if task is not None and is_swallowed and task.cancelling() > before:
+            if is_swallowed and cancelling() > before:
                 cancelled.append(asyncio.CancelledError())
     if boundary is not None:
         boundary(f"after {effect.fn.__name__}")

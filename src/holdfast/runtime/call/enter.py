@@ -18,7 +18,7 @@ from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.errors import NotDurable, NotRecorded, Suspend
 from holdfast.runtime.call.driver import drive
-from holdfast.runtime.call.flow import answer, proceed
+from holdfast.runtime.call.flow import begin, proceed
 from holdfast.runtime.call.match import find, recorded
 from holdfast.runtime.call.operations import LookAgain
 from holdfast.runtime.call.request import CallRequest, request_call
@@ -100,7 +100,7 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         return recorded(request, entry)  # as the flow would, without driving one: all of replay
     try:
         try:
-            return drive(answer(request, entry))
+            return drive(begin(request, entry))
         except LookAgain:
             return drive(proceed(request, current.session.log.entry(*request.place)))
     except Suspend as signal:

@@ -41,6 +41,23 @@ def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             entry = request.session.log.entry(*request.place)
 
 
+def begin(request: CallRequest, entry: Entry | None) -> Flow[Any]:
+    """Answer a call that the code has just made. One that is its body and a receipt, where nothing is recorded that the
+    code has yet to ask for, goes from the gate to its attempt: no stage between them has anything to do or to wait for."""
+    session, spec = request.branch.session, request.spec
+    lines = session.lines
+    if (
+        entry is None
+        and spec.is_plain
+        and not session.journal.entries
+        and spec.risk not in session.lineage.policy.approve
+        and (lines is None or (lines.is_in_order and not lines.is_leaving))
+    ):
+        gate(session)
+        return make_attempts(request, None, None)
+    return answer(request, entry)
+
+
 def answer(request: CallRequest, entry: Entry | None) -> Flow[Any]:
     """Answer the call: from the log if it has an outcome there, else by making it.
 

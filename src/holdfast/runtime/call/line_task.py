@@ -20,6 +20,9 @@ class LineTask(asyncio.Task[Any]):
     line: Line | None = None
     lines: Lines
 
+    cancellations = asyncio.Task.cancelling
+    """How often it was cancelled; unlike `cancelling`, without a look at who asks."""
+
     def cancelling(self) -> int:
         timeout = _timeout_in(asyncio.Timeout.__aenter__)
         if timeout is not None and self.line is not None and current_branch() is not None:

@@ -93,6 +93,7 @@ class CallSpec(Struct, frozen=True):
             "is_limited": self.rate is not None or self.max_running is not None,
             "is_plain": self.effect == Effect.REPEATABLE
             and (self.timeout, self.rate, self.max_running) == (None,) * 3
+            and self.retry.attempts == 1
             and not self.params.constrained,
             "is_flat": self.params.plain_names and not self.params.hidden and not self.redact,
         }

@@ -55,7 +55,8 @@ class Lines:
         self.timeouts = Timeouts(session)
         self.parking = Parking(session, self)
         self.supervisor = Supervisor(session, self)
-        self._hops = 0
+        self.hops = 0
+        """How many turns of the loop pass before a notification from one line to another has surely arrived."""
         self._is_ticking = False
         self._patience: asyncio.TimerHandle | None = None
         self.is_leaving = False
@@ -107,7 +108,7 @@ class Lines:
     def is_in_order(self) -> bool:
         """Whether nothing has to be put in order: there is only one line, nothing is on its way to it, and no recorded
         timeout has yet to fire again."""
-        return len(self.members) <= 1 and not self._hops and not self.session.journal.timeouts
+        return len(self.members) <= 1 and not self.hops and not self.session.journal.timeouts
 
     def enter_call(self, place: Place) -> Line | None:
         """The current line is inside the call at this place until it leaves it (`Line.leave_call`). None in a task
@@ -141,7 +142,7 @@ class Lines:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
         turns = self.turns
         if len(self.members) <= 1 and not (
-            self._hops
+            self.hops
             or self._is_ticking
             or self.parking.parked
             or self.timeouts.fired
@@ -151,22 +152,17 @@ class Lines:
             or (turns.outcomes and turns.outcomes[0].waiter is not None)
         ):
             return  # nothing has to be put in order, and no line needs what only `_advance` gives
-        self._hops = max(self._hops, hops)
+        self.hops = max(self.hops, hops)
         if not self._is_ticking and not self.running:
             self._is_ticking = True
             self.loop.call_soon(self._tick)
-
-    @property
-    def has_hops(self) -> bool:
-        """Whether a notification from one line to another may not have arrived yet."""
-        return self._hops > 0
 
     def _tick(self) -> None:
         self._is_ticking = False
         if self.running or self.is_over or self.is_leaving:
             return
-        if self._hops:
-            self._hops -= 1
+        if self.hops:
+            self.hops -= 1
             self._is_ticking = True
             self.loop.call_soon(self._tick)
             return

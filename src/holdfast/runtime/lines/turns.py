@@ -58,13 +58,12 @@ class TurnsLines(Protocol):
     loop: asyncio.AbstractEventLoop
     current: Line | None
     running: int
+    hops: int
     is_over: bool
     is_leaving: bool
 
     @property
     def supervisor(self) -> SuspensionGate: ...
-    @property
-    def has_hops(self) -> bool: ...
     @property
     def is_in_order(self) -> bool: ...
     @property
@@ -84,6 +83,7 @@ class Turn(msgspec.Struct, eq=False):
     turns: Turns
     line: Line | None
     seq: int | None = None
+    """The outcome is in the log, as this event."""
     granted: bool = False
     is_cut: bool = False
     """The code had stopped waiting here: it gets no answer."""
@@ -92,10 +92,6 @@ class Turn(msgspec.Struct, eq=False):
     places: Sequence[Place] = ()
     attempted: object = ""
     waiter: asyncio.Future[None] | None = None
-
-    def accepted(self, seq: int) -> None:
-        """The outcome is in the log, as this event."""
-        self.seq = seq
 
     def drop(self) -> None:
         """It has no outcome: its batch has failed."""
@@ -135,11 +131,19 @@ class Turns:
             await self._wait(turn)
 
     def take_now(self, turn: Turn) -> bool:
-        """Whether this outcome, which is in the log, may be handed to the code at once; then it is taken."""
-        if self.outcomes and self.outcomes[0] is turn and self._may_continue(turn):
-            self.outcomes.popleft()
-            return True
-        return False
+        """Whether this outcome, which is in the log, may be handed to the code at once; then it is taken. It is the
+        first of those that were written here, and no code of another line runs or is about to."""
+        outcomes, lines = self.outcomes, self._lines
+        if not outcomes or outcomes[0] is not turn or turn.seq is None or lines.hops:
+            return False
+        if lines.running > (turn.line is not None and turn.line.state is LineState.RUNNING):
+            return False
+        if self._session.journal.outcomes or not self._session.log.knows_all:
+            recorded = self.next_recorded()
+            if recorded and recorded[0] < turn.seq and not self._may_add_before(recorded):
+                return False
+        outcomes.popleft()
+        return True
 
     async def take_recorded(
         self, places: Sequence[Place], is_cut: bool = False, given_up: BaseException | None = None
@@ -215,16 +219,6 @@ class Turns:
         line.cancel_due = line.cancel_due or is_cancelled
         if self._session.stop_signal is not None and not self._lines.is_over:
             raise self._session.stop_signal
-
-    def _may_continue(self, turn: Turn) -> bool:
-        """Whether the first of the outcomes that were written here may be handed over now."""
-        mine = turn.line is not None and turn.line.state is LineState.RUNNING
-        if self._lines.running > mine or self._lines.has_hops or turn.seq is None:
-            return False
-        if not self._session.journal.outcomes and self._session.log.knows_all:
-            return True  # nothing is recorded that has not been handed over
-        recorded = self.next_recorded()
-        return recorded is None or recorded[0] >= turn.seq or self._may_add_before(recorded)
 
     def next_recorded(self) -> tuple[int, Place] | None:
         journal = self._session.journal

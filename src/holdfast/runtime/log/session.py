@@ -160,7 +160,7 @@ class Session:
         if batch.records and batch.head is not None:
             self.log.head = batch.head
         if batch.turn is not None:
-            batch.turn.accepted(batch.seq)
+            batch.turn.seq = batch.seq
         if self._not_yet_kept and batch.work is not None:
             for blob in batch.work.blobs:
                 self._not_yet_kept.pop(blob.hash, None)
@@ -221,7 +221,7 @@ class Session:
                 return None
             turn = self.lines.turns.outcome()
             if turn is not None:
-                turn.accepted(self.log.head.seq)
+                turn.seq = self.log.head.seq
             return turn
 
     def announce(self, event: Event) -> None:
