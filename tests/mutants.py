@@ -451,9 +451,16 @@ MUTANTS = (
     Mutant(
         "a run is suspended although it was woken since its children were looked at",
         "runtime/call/suspend.py::suspend",
-        "woken=session.children.woken,\n",
+        "woken=woken,\n",
         "woken=None,\n",
         (BRANCHES, "-k", "child_that_ends"),
+    ),
+    Mutant(
+        "what another thread sees of the children counts for a suspension",
+        "runtime/log/lineage.py::AwaitedChildren.look",
+        "return self.ended(), woken",
+        "return self.ended(), self.count_wake_ups()",
+        (BRANCHES, "-k", "while_the_watcher_looks"),
     ),
     Mutant(
         "the store suspends a run although it was woken since",
@@ -1114,7 +1121,8 @@ FUZZED = {
 }
 """Mutants that take out a fix for branches or children. The fuzzer should notice each, when it is given programs of the
 shape (and the options) next to its name (empty: of all shapes). Not here are those that need changed code, which it never has; and
-"on PostgreSQL a run is suspended in the transaction that wakes it": the same transaction makes that run due again."""
+"on PostgreSQL a run is suspended in the transaction that wakes it": the same transaction makes that run due again; and "what
+another thread sees of the children counts for a suspension": its moment is so short that it was met once in 45,000 kills."""
 BATCHES = 30
 """Within so many batches."""
 

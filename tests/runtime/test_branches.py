@@ -31,6 +31,7 @@ from holdfast import (
 from holdfast.core import events as e
 from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.log.branches import current_branch
+from holdfast.runtime.log.lineage import AwaitedChildren
 from holdfast.store.base import TERMINAL_STATUSES
 from support.waiting import eventually
 from support.workers import STORES, url_of
@@ -293,6 +294,35 @@ def test_a_child_that_ends_right_before_its_parent_is_suspended_wakes_it(
 
     with opened(url, *agents, boundary=at(SUSPENDING, end_the_child, passing=1)) as hf:
         assert ["come"] == result_of(hf, agents[0])
+
+
+@agent(name="parent")
+async def lone_parent(run: AsyncRun) -> list[Any]:
+    return [await child_async()]
+
+
+def test_a_child_that_ends_while_the_watcher_looks_and_its_parent_is_suspended_wakes_it(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent has looked at its child, and the child ends. Before the suspension is built, the watcher sees that: it
+    looks at children in a thread of its own."""
+    looks: list[set[str]] = []
+    ended = AwaitedChildren.ended
+
+    def ends_after_the_look(children: AwaitedChildren) -> set[str]:
+        found = ended(children)
+        if not looks and threading.current_thread().name != "holdfast-cancel-watcher":
+            looks.append(found)
+            with opened(url, child_async) as other:
+                other.signal("r~1", "go", "come")
+                other.worker().run(once=True)
+            assert {"r~1"} == ended(children)  # as the watcher does
+        return found
+
+    monkeypatch.setattr(AwaitedChildren, "ended", ends_after_the_look)
+    with opened(url, lone_parent, child_async) as hf:
+        assert ["come"] == hf.run(lone_parent, id="r")
+    assert [set()] == looks
 
 
 @agent(name="timer")

@@ -26,7 +26,8 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
     """
     while True:
         yield from catch_up(session)
-        ended_children: set[str] = yield Read(session, session.children.ended)
+        looked: tuple[set[str], int] = yield Read(session, session.children.look)
+        ended_children, woken = looked
         if signal is None and _continues(session, tuple(ended_children)):
             return None
         why = signal or _first(session)
@@ -46,7 +47,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
             "paused" if paused else "waiting",
             due_at,
             why.waiting_for,
-            woken=session.children.woken,
+            woken=woken,
             waiting_kinds="resume" if paused else kinds_of(waits),
         )
         event = e.RunSuspended(

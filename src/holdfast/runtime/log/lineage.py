@@ -184,24 +184,28 @@ class AwaitedChildren:
         agents: Collection[str],
     ) -> None:
         self._store, self._run_id, self._waits, self._agents = store, row.id, waits, agents
-        self.woken = row.woken
-        """How often the run had been woken when its children were last looked at."""
+        self._woken = row.woken
         self._next_try: dict[str, int] = {}
 
+    def look(self) -> tuple[set[str], int]:
+        """Before the run is suspended: those that have ended, and how often the run had been woken before they were
+        looked at. So an end that is not seen here has raised that count by the time the run is suspended. (Both are
+        returned together: what another thread sees a moment later must not count for this look.)"""
+        if not self._ids():
+            return set(), self._woken
+        woken = self.count_wake_ups()
+        return self.ended(), woken
+
     def ended(self) -> set[str]:
-        """Those that have ended. The run's row is read first, so that an end that is not seen here has raised its
-        count of wake-ups by the time it is suspended."""
-        ids = self._ids()
-        if not ids:
-            return set()
-        self.count_wake_ups()
-        rows = [self._store.get(child) for child in ids]
+        """Those that have ended. From any thread."""
+        rows = [self._store.get(child) for child in self._ids()]
         return {x.id for x in rows if x is not None and x.status in TERMINAL_STATUSES}
 
-    def count_wake_ups(self) -> None:
+    def count_wake_ups(self) -> int:
         """Read how often the run has been woken."""
         row = self._store.get(self._run_id)
-        self.woken = self.woken if row is None else row.woken
+        self._woken = self._woken if row is None else row.woken
+        return self._woken
 
     def unclaimed(self, since: int) -> set[str]:
         """Those that have been due since this time: no worker is there, or none that knows their agents. Each is
