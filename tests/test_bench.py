@@ -225,9 +225,10 @@ def test_a_call_costs_no_more_calls_in_the_interpreter_than_it_did(
 def test_a_call_of_an_async_agent_enters_no_more_of_our_functions_than_it_did(
     tmp_path: Path,
 ) -> None:
-    """Counted as above, without what asyncio and the thread that commits do. In version 0.1 it was 50, and it grew to 99
-    unnoticed when branches were put in order; each costs about as much time."""
-    ours = str(Path(holdfast.__file__).parent)
+    """Counted as above, without what asyncio does, and the store: another thread commits, and newer Pythons count what it
+    does as well. In version 0.1 it was 41, and it doubled unnoticed when branches were put in order; each takes time."""
+    package = Path(holdfast.__file__).parent
+    ours = tuple(str(package / folder) for folder in ("core", "runtime"))
 
     async def calls(hf: AsyncHoldfast, n: int) -> int:
         profile = cProfile.Profile()
@@ -242,4 +243,4 @@ def test_a_call_of_an_async_agent_enters_no_more_of_our_functions_than_it_did(
             await hf.run(astepping, n=5)
             return (await calls(hf, 60) - await calls(hf, 20)) / 40
 
-    assert asyncio.run(each()) <= 72
+    assert asyncio.run(each()) <= 60
