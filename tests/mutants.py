@@ -1122,7 +1122,7 @@ FUZZED = {
 """Mutants that take out a fix for branches or children. The fuzzer should notice each, when it is given programs of the
 shape (and the options) next to its name (empty: of all shapes). Not here are those that need changed code, which it never has; and
 "on PostgreSQL a run is suspended in the transaction that wakes it": the same transaction makes that run due again; and "what
-another thread sees of the children counts for a suspension": its moment is so short that it was met once in 45,000 kills."""
+another thread sees of the children counts for a suspension": its moment is so short that it was met once in some 35,000 kills."""
 BATCHES = 30
 """Within so many batches."""
 
