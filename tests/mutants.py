@@ -267,6 +267,13 @@ MUTANTS = (
         (f"{KILLS}[chain]",),
     ),
     Mutant(
+        "the undo of a child run is treated as a call that may have happened",
+        "runtime/call/recover.py::settle_doubt",
+        "spec.effect.is_in_child or",
+        "spec.effect is Effect.CHILD or",
+        ("tests/runtime/test_undo.py", "-k", "however_often"),
+    ),
+    Mutant(
         "key_ttl is ignored",
         "runtime/call/recover.py::settle_doubt",
         "if intent.key_until is None or session.store.now() < intent.key_until:",

@@ -20,7 +20,6 @@ from holdfast import views
 from holdfast.control.forks import state_patch
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core.effect import Effect
 from holdfast.core.entry import Place
 from holdfast.core.events import ErrorInfo, Event
 from holdfast.core.fold import fold
@@ -271,7 +270,7 @@ class _Rehearsal:
     def _mocked(self, effect: Invoke) -> Invoke:
         """What is executed instead; NotMocked for a tool or a model that has no mock."""
         assert isinstance(effect.where, Inside)
-        if effect.where.effect is Effect.CHILD:
+        if effect.where.effect.is_in_child:
             return effect  # the agent's own code; its calls come here one by one
         is_check = bool(effect.args)
         name = effect.fn.__name__ if is_check else effect.where.name

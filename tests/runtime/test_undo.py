@@ -683,3 +683,40 @@ def test_a_crash_while_a_child_is_undone_undoes_nothing_twice(home: Any, point: 
         with pytest.raises(RunCancelled):
             hf.resume("r")
     assert trip.done == BOTH_UNDONE
+
+
+def test_a_parent_that_waits_until_its_child_is_undone_is_not_in_doubt_however_often_it_is_resumed(
+    home: Any,
+) -> None:
+    trip = Trip(on_failure="", then="return")
+
+    @tool
+    def pay() -> None:
+        raise TimeoutError("no response")
+
+    @agent
+    def paying(run: Run) -> str:
+        trip.agent()
+        pay()
+        return "paid"
+
+    @agent
+    def main(run: Run) -> str:
+        return paying()
+
+    hf = home.open(main)
+    with pytest.raises(RunWaiting):
+        hf.run(main, id="r")
+    hf.undo("r")
+    for _ in range(7):
+        with pytest.raises(RunWaiting, match=r"is waiting for child run r~1, .* step 2, pay"):
+            hf.resume("r")
+    assert hf.get("r").in_doubt == ()
+    with pytest.raises(NotNow):
+        hf.resolve("r", 2, done=None)
+
+    hf.resolve("r~1", 2, failed="nothing was paid")
+    with pytest.raises(RunCancelled):
+        hf.resume("r")
+    assert trip.done == BOTH_UNDONE
+    assert hf.get("r~1").status == "cancelled"

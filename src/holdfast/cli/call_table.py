@@ -8,6 +8,7 @@ import click
 
 from holdfast import views
 from holdfast.cli import describe, text
+from holdfast.core.effect import Effect
 from holdfast.core.state import Call
 from holdfast.words.outcomes import evidence, resolution
 
@@ -66,8 +67,11 @@ def _outcome(call: Call) -> str:
 def _story(call: Call) -> list[str]:
     """What does not fit in the table: failed attempts, doubt, and how it was resolved."""
     lines = []
+    # A call of a child run is started again whenever its parent continues, which says nothing of its process.
+    is_in_child = bool(call.effect) and Effect.recorded(call.effect).is_in_child
     for attempt in call.attempts:
-        if attempt.error is None and attempt.ended_at is None and attempt is not call.attempts[-1]:
+        is_last = attempt is call.attempts[-1]
+        if not (attempt.error or attempt.ended_at is not None or is_last or is_in_child):
             lines.append(
                 f"attempt {attempt.number} started and left no receipt: its process died or lost the run"
             )

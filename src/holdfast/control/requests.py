@@ -311,11 +311,16 @@ def resolve(
 
 
 def _doubtful(state: RunState, call: int | str | None) -> Call | None:
-    """The call that may or may not have happened (an intent without a receipt counts), if there is one."""
+    """The call that may or may not have happened (an intent without a receipt counts, unless what it does is in
+    another log), if there is one."""
     current = [c for c in state.calls if c.index >= 0]
     if call is not None:
         current = [c for c in current if call in (c.step, c.name, c.id)]
-    unsure = [c for c in current if c.status in UNSETTLED]
+    unsure = [
+        c
+        for c in current
+        if c.status in UNSETTLED and (c.may_be_in_doubt or c.status == "in_doubt")
+    ]
     unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)

@@ -24,6 +24,8 @@ class Effect(StrEnum):
     """Nothing is known: it is never repeated without a person's decision."""
     CHILD = "child"
     """It is a run of its own, which resumes by itself."""
+    UNDO_CHILD = "undo_child"
+    """It undoes a child run, which contains what has been undone: to ask for that again does nothing twice."""
 
     @property
     def has_intent(self) -> bool:
@@ -39,6 +41,11 @@ class Effect(StrEnum):
     def acts(self) -> bool:
         """Whether it changes something outside the run itself."""
         return self in _DOUBTFUL or self is Effect.TRANSACTIONAL
+
+    @property
+    def is_in_child(self) -> bool:
+        """Whether all it does is in the log of a child run."""
+        return self in (Effect.CHILD, Effect.UNDO_CHILD)
 
     @classmethod
     def recorded(cls, text: str) -> Effect:

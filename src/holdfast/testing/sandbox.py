@@ -259,7 +259,7 @@ class Sandbox:
         if isinstance(effect, Draw):
             return effect if self._fixed_draws is None else self._fixed_draws(effect)
         where = effect.where
-        if not isinstance(where, Inside) or where.effect is Effect.CHILD:
+        if not isinstance(where, Inside) or where.effect.is_in_child:
             return effect
         is_check = bool(effect.args)
         name = effect.fn.__name__ if is_check else where.name

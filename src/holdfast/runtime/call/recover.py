@@ -45,7 +45,7 @@ def settle_doubt(request: CallRequest, entry: Entry) -> Flow[Entry | None]:
     spec, session = request.spec, request.session
     intent = entry.intent
     assert intent is not None
-    if spec.effect == Effect.CHILD or intent.effect == Effect.TRANSACTIONAL == spec.effect:
+    if spec.effect.is_in_child or intent.effect == Effect.TRANSACTIONAL == spec.effect:
         return None  # a child run resumes by itself; a transaction without its receipt left nothing
     if intent.tool_version != spec.version:
         yield from doubt(

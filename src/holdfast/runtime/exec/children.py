@@ -73,10 +73,10 @@ class Children:
         """What undoes a child run of this agent: here if this process knows the agent, else by a worker."""
         spec = self._claims.agents.get(agent)
 
-        def undo(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
+        def undo(child_id: str) -> None:
             perform(self._engine, self._undo(spec, child_id))
 
-        async def undo_async(child_id: str, idempotency_key: str = "") -> None:  # noqa: ARG001
+        async def undo_async(child_id: str) -> None:
             await perform_async(self._engine, self._undo(spec, child_id))
 
         return undo_async if spec is not None and spec.is_async else undo

@@ -144,11 +144,12 @@ def _undo_call(session: Session, finished: Call) -> tuple[CallSpec, dict[str, An
         undo_of_child = session.config.undo_of_child
         assert undo_of_child is not None
         undo = undo_of_child(finished.name)
-        return _declared(finished.name, undo, risk="read"), {"child_id": finished.child}
-    spec = session.specs.get(finished.name)
-    if spec is None or spec.undo is None:
+        spec = _declared(finished.name, undo, risk="read", effect=Effect.UNDO_CHILD)
+        return spec, {"child_id": finished.child}
+    undone = session.specs.get(finished.name)
+    if undone is None or undone.undo is None:
         raise Abandon(NotFound(f"the code of {finished.name} no longer declares undo"))
-    return _undo_spec(spec), _arguments(session, spec, finished)
+    return _undo_spec(undone), _arguments(session, undone, finished)
 
 
 def _undo_spec(spec: CallSpec) -> CallSpec:
@@ -168,14 +169,17 @@ def _undo_spec(spec: CallSpec) -> CallSpec:
     )
 
 
-def _declared(name: str, undo: Callable[..., Any], **options: Any) -> CallSpec:
+def _declared(
+    name: str, undo: Callable[..., Any], effect: Effect | None = None, **options: Any
+) -> CallSpec:
     """A function that undoes a call, declared as a tool."""
     params = Params.from_function(undo)
+    by_key = Effect.KEYED if "idempotency_key" in params.hidden else Effect.ONCE
     return CallSpec(
         name=f"undo {name}",
         fn=undo,
         params=params,
-        effect=Effect.KEYED if "idempotency_key" in params.hidden else Effect.ONCE,
+        effect=effect or by_key,
         is_async=inspect.iscoroutinefunction(undo),
         result=Codec(params.types.get("return", Any)),
         **options,
