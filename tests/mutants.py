@@ -274,6 +274,27 @@ MUTANTS = (
         ("tests/runtime/test_undo.py", "-k", "however_often"),
     ),
     Mutant(
+        "what another branch has read since does not count when a batch is built",
+        "runtime/log/writer.py::LogWriter.commit",
+        "commit.condition(session)",
+        "pass",
+        ("tests/runtime/test_branches.py", "-k", "no_call_starts_after and sqlite"),
+    ),
+    Mutant(
+        "a check overrides what a person has decided",
+        "runtime/call/recover.py::_refuse_if_resolved",
+        "entry.resolved is not known",
+        "False",
+        ("tests/runtime/test_branches.py", "-k", "doubt_is_looked_into and sqlite"),
+    ),
+    Mutant(
+        "a call that a person has settled is made again",
+        "runtime/call/intent.py::_may_start",
+        "entry is not None and entry.final",
+        "False",
+        ("tests/runtime/test_branches.py", "-k", "right_before_a_call and sqlite"),
+    ),
+    Mutant(
         "key_ttl is ignored",
         "runtime/call/recover.py::settle_doubt",
         "if intent.key_until is None or session.store.now() < intent.key_until:",

@@ -109,16 +109,23 @@ def _is_known(x: Evidence, event: Any, seq: int) -> bool:
 
 
 def decisions_hold(x: Evidence) -> None:
-    """1: a decision about a call in doubt holds: the person is asked again only if the call was tried again."""
-    decided: dict[tuple[str, int], int] = {}
+    """1: a decision about a call in doubt holds: the call is tried again only if the decision says so, and only then the
+    person is asked again. A person who resumes a failed run, or restarts it, has decided anew."""
+    decided: dict[tuple[str, int], tuple[int, str]] = {}
     for record, event in zip(x.records, x.events, strict=True):
+        if isinstance(event, e.RunReopened | e.RunRestarted):
+            decided.clear()
+        if not isinstance(event, e.CallResolved | e.CallStarted | e.CallDoubted):
+            continue
+        place = (event.branch, event.index)
         if isinstance(event, e.CallResolved) and event.by not in ("check", "policy"):
-            decided[event.branch, event.index] = record.seq
-        elif isinstance(event, e.CallStarted):
-            decided.pop((event.branch, event.index), None)
-        elif isinstance(event, e.CallDoubted):
-            seq = decided.get((event.branch, event.index))
-            assert seq is None, f"event {record.seq} doubts what event {seq} has settled"
+            decided[place] = record.seq, event.how
+            continue
+        seq, how = decided.get(place, (0, ""))
+        if isinstance(event, e.CallStarted) and how in ("", "retry"):
+            decided.pop(place, None)
+            continue
+        assert not how, f"event {record.seq} ({event.kind}) ignores what event {seq} has settled"
 
 
 def undone_in_reverse(x: Evidence) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from holdfast import (
     AsyncRun,
@@ -33,6 +34,7 @@ from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.log.branches import current_branch
 from holdfast.runtime.log.lineage import AwaitedChildren
 from holdfast.store.base import TERMINAL_STATUSES
+from holdfast.store.outside import RunUpdate, update_run
 from support.waiting import eventually
 from support.workers import STORES, url_of
 
@@ -100,6 +102,13 @@ def result_of(hf: Holdfast, agent: Any) -> Any:
 def opened_patiently(url: str, boundary: Callable[[str], None]) -> Holdfast:
     """A process in which waits stay in memory for a while."""
     return Holdfast(url, options=Options(boundary=boundary))
+
+
+def resolve(url: str, **fields: Any) -> None:
+    """What a person decided before this process claimed the run, and reaches the log only now."""
+    resolved = e.CallResolved(index=0, step=1, name="send", by="sam", **fields)
+    with opened(url) as other:
+        update_run(other.store, "r", lambda *_: RunUpdate([resolved]))
 
 
 def kinds_at(url: str) -> list[str]:
@@ -323,6 +332,154 @@ def test_a_child_that_ends_while_the_watcher_looks_and_its_parent_is_suspended_w
     with opened(url, lone_parent, child_async) as hf:
         assert ["come"] == hf.run(lone_parent, id="r")
     assert [set()] == looks
+
+
+@agent
+async def lone_wait(run: AsyncRun) -> Any:
+    return await run.wait_for("go")
+
+
+def test_a_signal_that_the_watcher_reads_right_before_the_run_is_suspended_wakes_it(
+    url: str,
+) -> None:
+    """The watcher reads the log in a thread of its own. So the suspension follows the signal in the log without a
+    conflict, although the wait has not seen it."""
+
+    def signal_and_watch() -> None:
+        with opened(url) as other:
+            other.signal("r", "go", "come")
+        hf.engine.cancel_watcher.notice_cancel("r")  # as it does once in a second
+
+    with opened(url, lone_wait, boundary=at(SUSPENDING, signal_and_watch)) as hf:
+        assert "come" == result_of(hf, lone_wait)
+
+
+def test_a_decision_that_another_branch_has_read_is_not_asked_for_again(url: str) -> None:
+    """Found by the fuzzer (seed 2500095): the decision was on its way when a worker claimed the run. One branch read it
+    while another had found its call without an outcome, and was about to record the doubt."""
+    lives, sent = [0], [0]
+    decided, is_read = threading.Event(), threading.Event()
+
+    def decide(_key: str) -> str:
+        resolve(url, branch="0-1", how="retry")
+        decided.set()
+        assert is_read.wait(30)
+        return "wait"
+
+    @tool(on_doubt=decide)
+    def send() -> int:
+        sent[0] += 1
+        return sent[0]
+
+    @step
+    def first() -> None:
+        assert decided.wait(30)
+
+    @step
+    def second() -> None:
+        is_read.set()
+
+    def branch(sends: bool) -> Any:
+        if sends:
+            return send()
+        return [first(), second()] if lives[0] == 2 else None
+
+    @agent
+    def both(run: Run) -> Any:
+        lives[0] += 1
+        return run.map(branch, [True, False])
+
+    with opened(url, both, boundary=crash_at("after send")) as hf, pytest.raises(Crash):
+        hf.run(both, id="r")
+    with opened(url, both) as hf:
+        eventually(lambda: hf.run(both, id="r") == [2, [None, None]], "the end of the run")
+        assert "CallDoubted" not in kinds(hf)
+    assert sent == [2]
+
+
+@pytest.mark.parametrize("option", ["check", "on_doubt"])
+def test_a_decision_that_comes_while_a_doubt_is_looked_into_holds(url: str, option: str) -> None:
+    sent: list[str] = []
+
+    def look(_key: str) -> str | None:
+        """That it did not happen; but a person knows better."""
+        resolve(url, how="done", result=e.Value(json=Raw(b'"by sam"')))
+        return None if option == "check" else "retry"
+
+    @tool(**{option: look})  # type: ignore[call-overload,untyped-decorator]
+    def send() -> str:
+        sent.append("it")
+        return "by the tool"
+
+    @agent
+    def sending(run: Run) -> Any:
+        return send()
+
+    with opened(url, sending, boundary=crash_at("after send")) as hf, pytest.raises(Crash):
+        hf.run(sending, id="r")
+    with opened(url, sending) as hf:
+        assert "by sam" == result_of(hf, sending)
+    assert sent == ["it"]
+
+
+def test_a_decision_that_comes_right_before_a_call_is_made_again_holds(url: str) -> None:
+    sent: list[str] = []
+
+    @tool
+    def send(idempotency_key: str = "") -> str:
+        sent.append(idempotency_key)
+        return "by the tool"
+
+    @agent
+    def sending(run: Run) -> Any:
+        return send()
+
+    def decide() -> None:
+        resolve(url, how="done", result=e.Value(json=Raw(b'"by sam"')))
+
+    with opened(url, sending, boundary=crash_at("after send")) as hf, pytest.raises(Crash):
+        hf.run(sending, id="r")
+    with opened(url, sending, boundary=at("before commit call_started", decide)) as hf:
+        assert "by sam" == result_of(hf, sending)
+    assert len(sent) == 1
+
+
+def test_no_call_starts_after_another_branch_has_read_that_the_run_is_cancelled(url: str) -> None:
+    """Its branch had passed the gate before, and records its intent without a conflict."""
+    sent: list[int] = []
+    cancelled, is_read = threading.Event(), threading.Event()
+
+    def cancel() -> None:
+        with opened(url) as other:
+            other.cancel("r")
+        cancelled.set()
+        assert is_read.wait(30)
+
+    @tool
+    def send() -> None:
+        sent.append(1)
+
+    @step
+    def work() -> None:
+        assert cancelled.wait(30)
+
+    def branch(sends: bool) -> None:
+        if sends:
+            send()
+        else:
+            work()  # its receipt is refused, and what came is read
+            is_read.set()
+
+    @agent
+    def both(run: Run) -> None:
+        run.map(branch, [True, False])
+
+    with (
+        opened(url, both, boundary=at("before commit call_started", cancel)) as hf,
+        pytest.raises(RunCancelled),
+    ):
+        hf.run(both, id="r")
+    assert sent == []
 
 
 @agent(name="timer")

@@ -101,10 +101,11 @@ def test_a_batch_that_may_not_be_sent_again_leaves_its_notes_to_the_next() -> No
     """As an intent after a cancellation: what the code had noted before it is still recorded, in its place."""
     sent: list[Append] = []
 
-    def refuse(_: Any) -> None:
-        raise Woken("r")
+    def refuse(run: Reader) -> None:
+        if run.log.head.seq >= 0:  # what came from outside is known
+            raise Woken("r")
 
-    _, writer, batches = sent_batches(sent, recheck=refuse)
+    _, writer, batches = sent_batches(sent, condition=refuse)
     for batch in batches:
         writer.refused(batch, conflict())
 

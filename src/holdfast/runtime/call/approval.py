@@ -78,7 +78,7 @@ def ask_approval(
             tool=spec.name,
             tool_version=spec.version,
         )
-        yield from commit(session, [asks], blobs=blobs, recheck=gate)
+        yield from commit(session, [asks], blobs=blobs, condition=gate)
         entry = session.log.entry(request.branch.path, request.index)
     assert entry is not None and entry.wait is not None
     if entry.approval is None:

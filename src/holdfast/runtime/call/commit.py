@@ -71,7 +71,7 @@ def commit(
     *,
     change: RowChange | None = None,
     blobs: Sequence[Blob] = (),
-    recheck: Callable[[Session], None] | None = None,
+    condition: Callable[[Session], None] | None = None,
     claims_key: str = "",
     urgent: bool = False,
     evidence: CallRequest | None = None,
@@ -80,8 +80,8 @@ def commit(
     """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
     an outcome, when it is the next to be handed to the code.
 
-    If the log has grown from outside, what came is read first, and `recheck` is asked: before an effect
-    it is the gate, so that nothing starts after a cancellation.
+    `condition` is asked when they are sealed, and again if the log has grown from outside and what came was read:
+    before an effect it is the gate, so that nothing starts after a cancellation.
     """
     if session.only_replay is not None:  # nothing is ever written by a mere replay
         raise session.end_of_replay()
@@ -93,7 +93,7 @@ def commit(
         urgent,
         is_receipt=evidence is not None,
         is_outcome=is_outcome,
-        recheck=recheck,
+        condition=condition,
     )
     try:
         batch: Batch = yield Write(session, work, events[-1].kind if events else "notes")

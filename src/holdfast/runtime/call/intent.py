@@ -5,6 +5,7 @@ A caller's own key is claimed with it. If another run holds that key, the outcom
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -22,11 +23,12 @@ from holdfast.errors import (
     InvalidInput,
     KeyTaken,
     LogDamaged,
+    Woken,
 )
 from holdfast.runtime.call.commit import commit, park
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.match import intent_of_this_run
-from holdfast.runtime.call.operations import Flow
+from holdfast.runtime.call.operations import Flow, LookAgain
 from holdfast.runtime.call.receipt import (
     failed_receipt,
     failure,
@@ -35,6 +37,7 @@ from holdfast.runtime.call.receipt import (
 )
 from holdfast.runtime.call.recover import doubt
 from holdfast.runtime.call.request import CallRequest
+from holdfast.runtime.log.session import Session
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import Store
 from holdfast.waiting import WaitingFor
@@ -71,7 +74,8 @@ def record_intent(
         first = entry.first_intent_at if entry is not None and before is not None else 0
         until = (first or session.store.now()) + microseconds(spec.key_ttl, "key_ttl")
         if entry is not None and entry.failures and first and session.store.now() >= until:
-            yield from doubt(request, step, number - 1, "the receiver may have forgotten its key")
+            because = "the receiver may have forgotten its key"
+            yield from doubt(request, step, number - 1, because, known=entry.resolved)
     intent = e.CallStarted(
         branch=request.branch.path,
         index=request.index,
@@ -97,13 +101,24 @@ def record_intent(
             session,
             [intent],
             blobs=blobs,
-            recheck=None if request.undoes else gate,
+            condition=partial(_may_start, request),
             claims_key=claims,
         )
+    except Woken:
+        raise LookAgain from None
     except KeyTaken as key_taken:
         result = yield from _from_other_run(request, key_taken, step)
         return ResultOfOtherRun(result)
     return intent
+
+
+def _may_start(request: CallRequest, session: Session) -> None:
+    """Asked when the intent is sealed: the gate, and whether a person has decided meanwhile what became of the call."""
+    if not request.undoes:
+        gate(session)
+    entry = session.log.entry(*request.place)
+    if entry is not None and entry.final:
+        raise Woken(session.run_id)
 
 
 def _from_other_run(request: CallRequest, key_taken: KeyTaken, step: int) -> Flow[Any]:

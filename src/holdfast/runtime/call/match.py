@@ -140,4 +140,4 @@ def _refuse_misfit(request: CallRequest, entry: Entry) -> Flow[None]:
             f"the result that {entry.resolved.by or 'somebody'} gave does not fit: {error.reason}"
         )
         because += f" (at {error.path})"
-        yield from doubt(request, entry.step, entry.attempts, because)
+        yield from doubt(request, entry.step, entry.attempts, because, known=entry.resolved)

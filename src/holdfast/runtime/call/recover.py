@@ -11,6 +11,7 @@ cancelled, so that a replay cancels it at the same place (`lines.py`). For waits
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from holdfast.core import events as e
 from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry, Place, request_id
 from holdfast.core.events import ErrorInfo
+from holdfast.core.log import Blob
 from holdfast.core.lost_response import may_have_happened, was_not_sent
 from holdfast.core.waits import OpenWait
 from holdfast.errors import StoreError, Woken
@@ -106,7 +108,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]
             by="check",
             why="the check reports that it did not happen",
         )
-        yield from commit(session, [settled])
+        yield from _record(request, settled)
         return None
     _, value, blobs, unavailable = encoded(
         request, answer.result if isinstance(answer, Done) else answer
@@ -121,7 +123,7 @@ def ask_check(request: CallRequest, intent: e.CallStarted) -> Flow[Entry | None]
         by="check",
         why=unavailable or "the check reports that it happened",
     )
-    yield from commit(session, [settled], blobs=blobs, is_outcome=True)
+    yield from _record(request, settled, blobs=blobs, is_outcome=True)
     return session.log.entry(request.branch.path, request.index)
 
 
@@ -150,23 +152,50 @@ def ask_policy(
             by="policy",
             why=f"on_doubt={how!r}",
         )
-        yield from commit(session, [settled], is_outcome=how == "fail")
+        yield from _record(request, settled, is_outcome=how == "fail")
         return session.log.entry(request.branch.path, request.index) if how == "fail" else None
     yield from doubt(request, intent.step, intent.attempt, because, raised)
     return None
 
 
-def _refuse_if_resolved(place: Place, session: Session) -> None:
+def _record(
+    request: CallRequest,
+    event: e.CallDoubted | e.CallResolved,
+    known: e.CallResolved | None = None,
+    *,
+    blobs: Sequence[Blob] = (),
+    is_outcome: bool = False,
+) -> Flow[None]:
+    """Record a doubt, or how it is settled, unless a person has decided meanwhile: then the call looks again."""
+    condition = partial(_refuse_if_resolved, request.place, known)
+    try:
+        yield from commit(
+            request.session, [event], blobs=blobs, condition=condition, is_outcome=is_outcome
+        )
+    except Woken:
+        raise LookAgain from None
+
+
+def _refuse_if_resolved(place: Place, known: e.CallResolved | None, session: Session) -> None:
     """A decision that came meanwhile holds: the doubt is resolved."""
     entry = session.log.entry(*place)
-    if entry is not None and entry.resolved is not None:
+    if entry is not None and entry.resolved is not known:
         raise Woken(session.run_id)
 
 
 def doubt(
-    request: CallRequest, step: int, attempt: int, because: str, raised: ErrorInfo | None = None
+    request: CallRequest,
+    step: int,
+    attempt: int,
+    because: str,
+    raised: ErrorInfo | None = None,
+    *,
+    known: e.CallResolved | None = None,
 ) -> Never:
-    """Record that the outcome is unknown, and wait for a person. Does not return."""
+    """Record that the outcome is unknown, and wait for a person. Does not return.
+
+    `known` is what a person has decided before, if that is why it is unknown.
+    """
     session, name = request.session, request.spec.name
     entry = session.log.entry(request.branch.path, request.index)
     if entry is not None and entry.doubted is not None:
@@ -181,10 +210,7 @@ def doubt(
             because=because,
             error=raised,
         )
-        try:
-            yield from commit(session, [doubt], recheck=partial(_refuse_if_resolved, request.place))
-        except Woken:
-            raise LookAgain from None
+        yield from _record(request, doubt, known)
     waiting = WaitingFor(
         "decision", name, request_id=request_id(request.place), step=step, reason=because
     )

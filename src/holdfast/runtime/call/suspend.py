@@ -7,6 +7,8 @@ of any branch is over. So whatever ends a wait either was seen here, or finds th
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast.core import events as e
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import Suspend, Woken
@@ -28,6 +30,7 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
         yield from catch_up(session)
         looked: tuple[set[str], int] = yield Read(session, session.children.look)
         ended_children, woken = looked
+        read_to = session.read_to
         if signal is None and _continues(session, tuple(ended_children)):
             return None
         why = signal or _first(session)
@@ -58,7 +61,9 @@ def suspend(session: Session, signal: Suspend | None = None) -> Flow[Suspend | N
             waits=waits,
         )
         try:
-            yield from commit(session, [event], change=change, recheck=_refuse)
+            yield from commit(
+                session, [event], change=change, condition=partial(_refuse_if_grown, read_to)
+            )
         except Woken:
             yield Read(session, session.children.count_wake_ups)
         else:
@@ -79,9 +84,10 @@ def _continues(session: Session, ended_children: tuple[str, ...]) -> bool:
     )
 
 
-def _refuse(session: Session) -> None:
-    """The log has grown: what is waited for must be looked at again."""
-    raise Woken(session.run_id)
+def _refuse_if_grown(read_to: int, session: Session) -> None:
+    """If the log has grown, what is waited for must be looked at again."""
+    if session.read_to != read_to:
+        raise Woken(session.run_id)
 
 
 def _first(session: Session) -> Suspend:

@@ -303,7 +303,7 @@ def _begin(request: WaitRequest) -> Flow[None]:
                 forks=request.forks if at == places[0] else 0,
             )
         )
-    yield from commit(session, begins, blobs=all_blobs, recheck=gate)
+    yield from commit(session, begins, blobs=all_blobs, condition=gate)
 
 
 def _suspended(request: WaitRequest, until: int | None) -> Suspend:

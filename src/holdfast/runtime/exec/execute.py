@@ -144,7 +144,7 @@ def _completed(session: Session, spec: AgentSpec, raw: Any) -> Flow[Any]:
         raise error.of(f"the result of agent {spec.name}") from None
     value, blobs = log.wrap(data)
     yield from _settle(
-        session, e.RunCompleted(result=value), "completed", blobs=blobs, recheck=gate_end
+        session, e.RunCompleted(result=value), "completed", blobs=blobs, condition=gate_end
     )
     return result
 
@@ -155,14 +155,14 @@ def _settle(
     status: str,
     *,
     blobs: Sequence[Blob] = (),
-    recheck: Callable[[Session], None] | None = None,
+    condition: Callable[[Session], None] | None = None,
 ) -> Flow[None]:
     """The event, the new status and the end of the lease, in one transaction."""
     created = session.journal.life.created
     parent = created.parent if created is not None else ""
     wakes = (parent,) if parent and status in TERMINAL_STATUSES else ()
     change = RowChange(status, wakes=wakes)
-    yield from commit(session, [event], change=change, blobs=blobs, recheck=recheck)
+    yield from commit(session, [event], change=change, blobs=blobs, condition=condition)
     session.settled = True
 
 

@@ -26,7 +26,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Abandon, NoSuchRun, NotFound
 from holdfast.runtime.call.flow import call
 from holdfast.runtime.call.match import intent_of_this_run
-from holdfast.runtime.call.operations import Flow, Invoke, Read
+from holdfast.runtime.call.operations import Flow, Invoke, LookAgain, Read
 from holdfast.runtime.call.recover import ask_check
 from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.declare.agent_spec import AgentSpec
@@ -86,7 +86,8 @@ def _ask_check(session: Session, doubtful: Call) -> Flow[None]:
         branch = Branch(session, doubtful.branch)
         bound = spec.decode_args(args)
         request = CallRequest(branch, doubtful.index, intent.forks, 1, spec, bound, args)
-        yield from ask_check(request, intent)
+        with contextlib.suppress(LookAgain):  # a person has decided: the state is read again
+            yield from ask_check(request, intent)
 
 
 def _wait_for_decision(session: Session, doubtful: Call) -> NoReturn:

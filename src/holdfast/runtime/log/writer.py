@@ -7,7 +7,7 @@ the same order, so that no effect is recorded before what it rests on:
     buffered -> sent -> committed
                  |  ^
                  v  | rebuilt in order, when no batch is on its way
-               refused -> failed: its recheck says no; what it had buffered goes to the next batch
+               refused -> failed: its condition says no; what it had buffered goes to the next batch
 
 One lock covers sealing a batch and giving it to the store, so the order in the log is the order of sealing.
 
@@ -97,8 +97,9 @@ class Commit(msgspec.Struct, eq=False):
     """A receipt is recorded even if the run has been stopped since its call began."""
     is_outcome: bool = False
     """The agent's code is given what these events record: it gets its turn in the order of the log."""
-    recheck: Callable[[Any], None] | None = None
-    """Asked with the session before the batch is sent again. If it raises an Unwind, the batch fails with that."""
+    condition: Callable[[Any], None] | None = None
+    """Asked with the session when the batch is built, and before it is sent again: another branch may have read
+    meanwhile what came from outside. If it raises an Unwind or a StoreError, the batch fails with that."""
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
 
@@ -179,6 +180,8 @@ class LogWriter:
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)
             if not session.log.knows_all:
                 session.log.read_all()
+            if commit.condition is not None:
+                commit.condition(session)
             self.moves += 1
             if self.noted or self.first:
                 batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
@@ -291,7 +294,7 @@ class LogWriter:
             return
         self.head = self._session.log.head
         for batch in list(self._queue):
-            self._recheck(batch)
+            self._ask_condition(batch)
         for batch in list(self._queue):
             self._send(batch)
             self._notify(batch)
@@ -305,10 +308,10 @@ class LogWriter:
             )
             raise session.stop(Abandon(ended))
 
-    def _recheck(self, batch: Batch) -> None:
+    def _ask_condition(self, batch: Batch) -> None:
         try:
-            if batch.commit.recheck is not None:
-                batch.commit.recheck(self._session)
+            if batch.commit.condition is not None:
+                batch.commit.condition(self._session)
         except (Unwind, StoreError) as error:
             self._fail(batch, error)
 
