@@ -18,6 +18,7 @@ from msgspec import Raw
 
 from holdfast import (
     AsyncRun,
+    Budget,
     Done,
     Holdfast,
     Options,
@@ -442,6 +443,23 @@ def test_a_decision_that_comes_right_before_a_call_is_made_again_holds(url: str)
     with opened(url, sending, boundary=at("before commit call_started", decide)) as hf:
         assert "by sam" == result_of(hf, sending)
     assert len(sent) == 1
+
+
+def test_the_last_call_of_a_budget_is_made_also_if_its_intent_is_refused_at_first(url: str) -> None:
+    @tool
+    def send() -> str:
+        return "sent"
+
+    @agent(budget=Budget(max_steps=1))
+    def sending(run: Run) -> Any:
+        return send()
+
+    def signal() -> None:
+        with opened(url) as other:
+            other.signal("r", "go", 1)
+
+    with opened(url, sending, boundary=at("before commit call_started", signal)) as hf:
+        assert "sent" == hf.run(sending, id="r")
 
 
 def test_no_call_starts_after_another_branch_has_read_that_the_run_is_cancelled(url: str) -> None:

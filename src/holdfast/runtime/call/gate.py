@@ -32,16 +32,19 @@ from holdfast.words.waiting import suspended
 T = TypeVar("T")
 
 
-def gate(session: Session) -> None:
-    """May a new call start? Cancellation, undo, pause, deadline and budget, in this order."""
+def gate(session: Session, *, counts: bool = False) -> None:
+    """May a new call start? Cancellation, undo, pause, deadline and budget, in this order.
+
+    Not the budget if it counts the call already (`counts`): what the call is the last of is not used up by it.
+    """
     if session.stop_signal is not None:
         raise session.stop_signal
     if session.only_replay is not None:
         raise session.end_of_replay()
     if session.lineage.parent is not None:
-        _gate_ancestors(session)
+        _gate_ancestors(session, counts=counts)
     if session.journal.life.may_stop_calls:
-        _gate_own(session)
+        _gate_own(session, counts=counts)
 
 
 def gate_again(request: CallRequest) -> None:
@@ -51,7 +54,7 @@ def gate_again(request: CallRequest) -> None:
         gate(request.session)
 
 
-def _gate_own(session: Session) -> None:
+def _gate_own(session: Session, *, counts: bool) -> None:
     journal = session.journal
     created = journal.life.created
     if journal.life.cancel is not None:
@@ -67,13 +70,13 @@ def _gate_own(session: Session) -> None:
     if created is not None:
         if is_overdue(session):
             raise session.stop(overdue())
-        if created.budget:
+        if created.budget and not counts:
             check_budget(session, created.budget)
     if journal.life.undoing:  # after a failure of its code, or in a log of version 0.1
         raise session.stop(undone())
 
 
-def _gate_ancestors(session: Session) -> None:
+def _gate_ancestors(session: Session, *, counts: bool = False) -> None:
     """Every run above this one that must end is stopped, and this one for the same reason.
 
     Asked before the run's own limits, which are no wider: so the parent, too, ends by its limit and not by
@@ -81,7 +84,7 @@ def _gate_ancestors(session: Session) -> None:
     """
     found: Stop | None = None
     for ancestor in session.lineage.ancestors():
-        signal = _end_of(ancestor)
+        signal = _end_of(ancestor, counts=counts)
         if signal is not None:
             ancestor.stop(signal)
             found = found or Stop(signal.reason, f"run {ancestor.run_id}: {signal.message}")
@@ -89,7 +92,7 @@ def _gate_ancestors(session: Session) -> None:
         raise session.stop(found)
 
 
-def _end_of(run: LiveRun) -> Stop | None:
+def _end_of(run: LiveRun, *, counts: bool) -> Stop | None:
     """Why a run must end, if it must."""
     if isinstance(run.stop_signal, Stop):
         return run.stop_signal
@@ -100,7 +103,8 @@ def _end_of(run: LiveRun) -> Stop | None:
     if is_overdue(run):
         return overdue()
     created = run.journal.life.created
-    exceeded = use_of(run).exceeded() if created is not None and created.budget else ""
+    has_budget = created is not None and bool(created.budget) and not counts
+    exceeded = use_of(run).exceeded() if has_budget else ""
     return _spent(exceeded) if exceeded else None
 
 

@@ -115,7 +115,7 @@ def record_intent(
 def _may_start(request: CallRequest, session: Session) -> None:
     """Asked when the intent is sealed: the gate, and whether a person has decided meanwhile what became of the call."""
     if not request.undoes:
-        gate(session)
+        gate(session, counts=True)
     entry = session.log.entry(*request.place)
     if entry is not None and entry.final:
         raise Woken(session.run_id)
