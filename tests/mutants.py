@@ -573,8 +573,8 @@ MUTANTS = (
     Mutant(
         "the end of a task is taken for known before others have heard of it",
         "runtime/lines/line.py::Line._end",
-        'HOPS["end"]',
-        'HOPS["call"]',
+        "END_HOPS",
+        "CALL_HOPS",
         (BRANCHES, "-k", "given_up_ends and sqlite"),
     ),
     Mutant(
@@ -817,7 +817,7 @@ MUTANTS = (
     Mutant(
         "code that has yet to hear of a branch's end is blocked",
         "runtime/lines/lines.py::Lines.time_out",
-        'self.settle(HOPS["end"])',
+        "self.settle(END_HOPS)",
         "self.settle(0)",
         ("tests/fuzz/test_found.py", "-k", "while_a_branch_ends and sqlite"),
     ),

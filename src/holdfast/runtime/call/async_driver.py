@@ -33,7 +33,7 @@ from holdfast.runtime.call.operations import (
 from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Branch, Inside, current_branch
 from holdfast.runtime.log.session import Session
-from holdfast.runtime.log.writer import Batch, BatchState
+from holdfast.runtime.log.writer import COMMITTED, FAILED, SENT, Batch
 
 if TYPE_CHECKING:
     from holdfast.runtime.lines.line import Line
@@ -109,20 +109,21 @@ async def drive_async(flow: Flow[T], request: CallRequest | None = None) -> T:
             if cancelled or (cut is not None and raised is not cut.cancelled):
                 _deliver_later(cancelled, raising=True)
             raise
-        if isinstance(error, TaskCancelled):
-            cut = error
-        result = error = None
+        if error is not None:
+            cut = error if isinstance(error, TaskCancelled) else cut
+            error = None
+        result = None
         try:
             if isinstance(effect, Write):
                 result = await persist(effect, cancelled)
-            elif isinstance(effect, HandOver):
-                await _hand_over(effect)
-            elif isinstance(effect, Read):
-                result = await _read(effect, cancelled)
             elif cancelled and not _is_held(effect):
                 raise _cut_or_cancelled(effect.session, cancelled.pop())
             elif isinstance(effect, Invoke):
                 result = await _invoke(effect, cancelled)
+            elif isinstance(effect, HandOver):
+                await _hand_over(effect)
+            elif isinstance(effect, Read):
+                result = await _read(effect, cancelled)
             else:
                 result = await _perform(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
@@ -135,7 +136,7 @@ async def drive_async(flow: Flow[T], request: CallRequest | None = None) -> T:
 def _is_held(effect: Operation) -> bool:
     """Whether a cancellation does not end this: a recorded outcome is still given to the code, and a call in
     doubt holds its line until a person has decided."""
-    return isinstance(effect, Replay) or (
+    return isinstance(effect, HandOver | Read | Replay) or (
         isinstance(effect, Park) and effect.wait.kind == "decision"
     )
 
@@ -264,8 +265,8 @@ async def persist(effect: Write, cancelled: Cancelled) -> Batch:
     batch = writer.commit(
         effect.commit, session.store.submit, None if lines is None else lines.turns.outcome
     )
-    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
-        if batch.state is not BatchState.SENT:
+    while batch.state is not COMMITTED and batch.state is not FAILED:
+        if batch.state is not SENT:
             resent = _Uncancelled(loop=asyncio.get_running_loop())
             if writer.on_resend(batch, partial(_set_soon, resent)):
                 try:

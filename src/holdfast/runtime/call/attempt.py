@@ -119,9 +119,11 @@ def _attempt(
         step = intent.step
     started_at = session.store.now()
     session.check_lease()
-    timeout, by_deadline = _time_limit(request)
+    timeout, by_deadline = spec.timeout, False
+    if session.journal.life.may_stop_calls:
+        timeout, by_deadline = _time_limit(request)
     try:
-        if spec.effect == Effect.TRANSACTIONAL:
+        if spec.is_transactional:
             return (yield from _transact(request, number, step, started_at, timeout))
         raw: object = yield Invoke(
             session,
@@ -136,10 +138,10 @@ def _attempt(
     except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
         if by_deadline and isinstance(error, TimeUp):
             raise end_by_deadline(session) from None
-        if spec.effect == Effect.CHILD and isinstance(error, Diverged):
+        if spec.is_child and isinstance(error, Diverged):
             code = waiting_for_code(error)
             yield from _wait_for_child(request, run_waiting(error.run_id, code))
-        if spec.effect == Effect.CHILD and _ended_by_limit(session.stop_signal):
+        if spec.is_child and _ended_by_limit(session.stop_signal):
             raise session.stop_signal from None  # not the child's failure: it continues when this run does
         settled = yield from lost_response(request, intent, error, number, tries)
         if settled is not None:
@@ -172,7 +174,7 @@ def _may_have_happened(request: CallRequest, number: int) -> bool:
 
 def _filled(request: CallRequest, intent: e.CallStarted | None) -> dict[str, Any]:
     """The arguments with what the runtime fills in."""
-    if request.spec.effect == Effect.CHILD and intent is not None:
+    if request.spec.is_child and intent is not None:
         return {"child_id": intent.child, "kwargs": request.bound}
     if "idempotency_key" not in request.spec.params.hidden:
         return request.bound
@@ -191,7 +193,7 @@ def _time_limit(request: CallRequest) -> tuple[float | None, bool]:
     """
     spec, created = request.spec, request.branch.session.journal.life.created
     at = None if created is None else created.deadline_at
-    if at is None or spec.is_async or spec.effect == Effect.CHILD or request.undoes:
+    if at is None or spec.is_async or spec.is_child or request.undoes:
         return spec.timeout, False
     remaining = max(0, at - request.session.store.now()) / MICROSECONDS
     return (

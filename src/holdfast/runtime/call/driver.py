@@ -29,7 +29,7 @@ from holdfast.runtime.call.operations import (
 )
 from holdfast.runtime.log.branches import CURRENT
 from holdfast.runtime.log.session import Session
-from holdfast.runtime.log.writer import Batch, BatchState
+from holdfast.runtime.log.writer import COMMITTED, FAILED, SENT, Batch
 
 T = TypeVar("T")
 ANSWER_SECONDS: Final = 0.002
@@ -80,8 +80,8 @@ def persist(effect: Write) -> Batch:
     if session.boundary is not None:
         session.boundary(f"before commit {effect.label}")
     batch = writer.commit(effect.commit, session.store.submit)
-    while batch.state is not BatchState.COMMITTED and batch.state is not BatchState.FAILED:
-        if batch.state is not BatchState.SENT:
+    while batch.state is not COMMITTED and batch.state is not FAILED:
+        if batch.state is not SENT:
             resent = threading.Event()
             if writer.on_resend(batch, resent.set):
                 while not resent.wait(_answered_here(session)):

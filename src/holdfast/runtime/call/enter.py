@@ -33,25 +33,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def declared(fn: F, spec: CallSpec | AgentSpec) -> F:
     """A function of the same type that enters the call flow when it is called inside a run."""
-    call = _entry(spec)
     if spec.is_async:
 
         @functools.wraps(fn)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await call(args, kwargs)
-
-        @functools.wraps(fn)
         def make(*args: Any, **kwargs: Any) -> Any:
-            coroutine = awaited(*args, **kwargs)
+            coroutine: Any = enter_async(spec, args, kwargs)
+            coroutine.__qualname__ = name  # what Python calls it if it is never awaited
             remember(spec.name, coroutine)
             return coroutine
 
+        name = make.__qualname__
         wrapper: Any = _marked_async(make)
     else:
 
         @functools.wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return call(args, kwargs)
+            return enter(spec, args, kwargs)
 
         wrapper = called
     setattr(wrapper, SPEC, spec)
@@ -60,18 +57,6 @@ def declared(fn: F, spec: CallSpec | AgentSpec) -> F:
         if spec.params.signature is not None:
             wrapper.__signature__ = spec.params.signature  # a caller does not give the run
     return typing.cast(F, wrapper)
-
-
-def _entry(spec: CallSpec | AgentSpec) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    if not isinstance(spec, CallSpec) or not spec.is_method:
-        return functools.partial(enter, spec)
-
-    def of_instance(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not args:
-            raise TypeError(f"{spec.name} is a method; call it on an instance")
-        return enter(spec.bound_to(args[0]), args[1:], kwargs)
-
-    return of_instance
 
 
 def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,16 +70,15 @@ def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a declared function from wherever we are. For async ones, something to await."""
+    """Call a declared function from wherever we are."""
     current = CURRENT.get()
+    if type(spec) is CallSpec and spec.is_method:
+        spec, args = _of_instance(spec, args)
     if type(current) is not Branch:
         return _outside(current, spec, args, kwargs)
     if type(spec) is AgentSpec:
         spec = _as_child(spec, current)
-    bound = spec.params.bind(args, kwargs)
-    if spec.is_async:
-        return _to_await(current, spec, bound)
-    request = request_call(current, spec, bound)
+    request = request_call(current, spec, spec.params.bind(args, kwargs))
     entry = find(request).entry
     if entry is not None and entry.done is not None and not entry.done.unavailable:
         return recorded(request, entry)  # as the flow would, without driving one: all of replay
@@ -108,15 +92,30 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         raise
 
 
-def _to_await(branch: Branch, spec: CallSpec, bound: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-    """The call, as what is awaited in its place. Its place is taken now, in the order of the code."""
-    request = request_call(branch, spec, bound)
+async def enter_async(
+    spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The same for an async one, when it is awaited: its place is taken then."""
+    current = CURRENT.get()
+    if type(spec) is CallSpec and spec.is_method:
+        spec, args = _of_instance(spec, args)
+    if type(current) is not Branch:
+        return await _outside(current, spec, args, kwargs)
+    if type(spec) is AgentSpec:
+        spec = _as_child(spec, current)
+    request = request_call(current, spec, spec.params.bind(args, kwargs))
     entry = find(request).entry
-    lines = branch.session.lines
-    done = entry is not None and entry.done is not None and not entry.done.unavailable
-    if entry is not None and done and (lines is None or lines.is_in_order):
-        return _answered(request, entry)
-    return _async_driver()(request, entry)
+    if entry is not None and entry.done is not None and not entry.done.unavailable:
+        lines = current.session.lines
+        if lines is None or lines.is_in_order:
+            return recorded(request, entry)  # likewise: nothing has to be put in order
+    return await _async_driver()(request, entry)
+
+
+def _of_instance(spec: CallSpec, args: tuple[Any, ...]) -> tuple[CallSpec, tuple[Any, ...]]:
+    if not args:
+        raise TypeError(f"{spec.name} is a method; call it on an instance")
+    return spec.bound_to(args[0]), args[1:]
 
 
 @functools.cache
@@ -124,11 +123,6 @@ def _async_driver() -> Callable[[CallRequest, Entry | None], Coroutine[Any, Any,
     from holdfast.runtime.call.async_driver import drive_call  # here, as it imports asyncio
 
     return drive_call
-
-
-async def _answered(request: CallRequest, entry: Entry) -> Any:
-    """The recorded result, where nothing has to be put in order: as the flow would, without driving one."""
-    return recorded(request, entry)
 
 
 def _outside(
@@ -166,7 +160,7 @@ def _warn_of_loss(spec: CallSpec, runs: Sequence[str]) -> None:
         "on resume: use run.map(fn, items) instead. If it has "
         f"nothing to do with the run, {spec.name}.__wrapped__(…) says so",
         NotRecorded,
-        stacklevel=5,
+        stacklevel=4 if spec.is_async else 5,  # where it was awaited or called
     )
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from holdfast.core import events as e
 from holdfast.core import log
-from holdfast.core.effect import Effect
 from holdfast.core.events import ErrorInfo
 from holdfast.core.fold import fold
 from holdfast.core.policy import MICROSECONDS, microseconds
@@ -91,9 +90,9 @@ def record_intent(
         risk=spec.risk,
         key_until=until,
         approval=approval,
-        undoable=spec.undo is not None or spec.effect == Effect.CHILD,
+        undoable=spec.undo is not None or spec.is_child,
         undoes=request.undoes,
-        child=f"{session.run_id}~{step}" if spec.effect == Effect.CHILD else "",
+        child=f"{session.run_id}~{step}" if spec.is_child else "",
     )
     claims = "" if before is not None else request.own_key
     try:

@@ -10,7 +10,6 @@ from typing import Any
 
 from holdfast.core import events as e
 from holdfast.core.branch_path import BranchPath
-from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry
 from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
 from holdfast.errors import NotStorable
@@ -29,7 +28,7 @@ def replay(request: CallRequest, entry: Entry) -> Flow[Any]:
         yield from _refuse_misfit(request, entry)
     if entry.is_cut_off and request.session.lines is not None:
         given_up = None
-        if request.spec.effect == Effect.CHILD and request.session.only_replay is None:
+        if request.spec.is_child and request.session.only_replay is None:
             # The process may have died after it recorded this and before it cancelled the child.
             given_up = yield from cancel_child(request, entry.step)
         try:

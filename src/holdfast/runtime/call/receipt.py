@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from holdfast.core import events as e
 from holdfast.core import values
-from holdfast.core.effect import Effect
 from holdfast.core.events import ChildUsage, ErrorInfo, Usage, Value
 from holdfast.core.log import Blob, wrap
 from holdfast.core.values import REDACTED
@@ -92,7 +91,7 @@ def receipt_of(
     spec, session = request.spec, request.branch.session
     usage = getattr(raw, "usage", None)
     result, value, blobs, unavailable = encoded(request, raw)
-    has_intent, is_child = spec.has_intent, spec.effect == Effect.CHILD
+    has_intent, is_child = spec.has_intent, spec.is_child
     if unavailable and not has_intent:
         raise NotStorable(unavailable, what=f"the result of {spec.name}")
     args, digest = (None, "") if has_intent else kept_args(request)
@@ -142,7 +141,7 @@ def failed_receipt(
         retry_at=retry_at,
         duration_us=duration_us,
         cut=cut,
-        spent=spent_by_child(request, step) if request.spec.effect == Effect.CHILD else None,
+        spent=spent_by_child(request, step) if request.spec.is_child else None,
         usage=usage,
         forks_above=forks_above,
     )

@@ -313,7 +313,7 @@ def record_cancelled(
         forks_above=forks_above(session),
         duration_us=0 if started_at is None else session.store.now() - started_at,
     )
-    if spec.effect == Effect.CHILD:
+    if spec.is_child:
         cancel = cancel_child(request, receipt.step)
         yield from commit_outcome(request, receipt, first=cancel)
     else:

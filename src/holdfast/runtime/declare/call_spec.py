@@ -78,6 +78,10 @@ class CallSpec(Struct, frozen=True):
     """The function, to be called with its arguments by name."""
     has_intent: bool = False
     """Whether an intent must be recorded before a call begins."""
+    is_child: bool = False
+    """Whether a call is a run of its own."""
+    is_transactional: bool = False
+    """Whether its writes are committed with its receipt."""
     is_limited: bool = False
     """Whether a call may have to wait for other calls of the same limit."""
     is_plain: bool = False
@@ -90,6 +94,8 @@ class CallSpec(Struct, frozen=True):
         derived = {
             "body": self.fn if self.effect == Effect.CHILD else self.params.by_name(self.fn),
             "has_intent": self.effect.has_intent,
+            "is_child": self.effect == Effect.CHILD,
+            "is_transactional": self.effect == Effect.TRANSACTIONAL,
             "is_limited": self.rate is not None or self.max_running is not None,
             "is_plain": self.effect == Effect.REPEATABLE
             and (self.timeout, self.rate, self.max_running) == (None,) * 3

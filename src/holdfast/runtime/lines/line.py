@@ -1,7 +1,7 @@
 """One task of an async agent, watched: what it is doing, and when it is blocked.
 
 Whether the code is blocked is seen from what its coroutines await. A notification from one task to another passes through a few
-callbacks of the event loop; `HOPS` is how many iterations of the loop that may take.
+callbacks of the event loop; `CALL_HOPS` and so on are how many iterations of the loop that may take.
 
 Not here: the order in which the lines of a run continue (`turns.py`), all of them together (`lines.py`).
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.errors import Suspend
 
-HOPS: Final = {"call": 1, "await": 2, "end": 4}
+CALL_HOPS, AWAIT_HOPS, END_HOPS = 1, 2, 4
 """How many turns of the loop pass before the code counts as blocked: after a line has made a call, has begun to
 await something else, or has ended (a `gather` inside a `shield` passes its result on in four)."""
 
@@ -76,6 +76,10 @@ class LineState(enum.Enum):
     ENDED = "ended"
 
 
+_RUNNING: Final = LineState.RUNNING  # in Python 3.11 it takes long to look up a member of an Enum
+_CALLING: Final = LineState.CALLING
+
+
 class TimeoutName(NamedTuple):
     """Which of the timeouts that a line has entered: a replay knows it by this."""
 
@@ -92,6 +96,8 @@ class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
     __slots__ = (
+        "__name__",
+        "__qualname__",
         "_coro",
         "_finished",
         "branch",
@@ -108,6 +114,8 @@ class Line(Coroutine[Any, Any, Any]):
 
     def __init__(self, lines: LineOwner, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro, self.lines = coro, lines
+        self.__name__ = getattr(coro, "__name__", "")
+        self.__qualname__ = getattr(coro, "__qualname__", "")
         self.state = LineState.OUTSIDE
         self.in_call = False
         """Whether it is inside a call or wait of Holdfast: then no code of the agent runs in it."""
@@ -125,9 +133,6 @@ class Line(Coroutine[Any, Any, Any]):
         self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
 
-    def send(self, value: Any) -> Any:
-        return self._step(self._coro.send, value)
-
     def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
         raised = error if isinstance(error, BaseException) else (value or error())
         if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
@@ -137,7 +142,7 @@ class Line(Coroutine[Any, Any, Any]):
         if self._finished is not None:
             self._end()
             raise self._finished
-        return self._step(self._coro.throw, raised)
+        return self.send(None, raised)
 
     def close(self) -> None:
         self._coro.close()
@@ -151,13 +156,14 @@ class Line(Coroutine[Any, Any, Any]):
     def __await__(self) -> Generator[Any, Any, Any]:
         raise RuntimeError("a line is driven by its task")
 
-    def _step(self, resume: Callable[[Any], Any], value: Any) -> Any:
+    def send(self, value: Any, error: BaseException | None = None) -> Any:
+        """Run the code until it awaits something. With an error, that is raised in it."""
         lines = self.lines
         outer, lines.current = lines.current, self
         if not self.in_call:
             self.runs()
         try:
-            awaited = resume(value)
+            awaited = self._coro.send(value) if error is None else self._coro.throw(error)
         except Suspend as signal:
             if lines.suspension is not None or lines.is_stopped:
                 self._end()
@@ -166,7 +172,7 @@ class Line(Coroutine[Any, Any, Any]):
             # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
             lines.has_unwound = True
-            self._blocked(LineState.PARKED)
+            self.does(LineState.PARKED, AWAIT_HOPS)
             awaited = lines.loop.create_future()
             awaited._asyncio_future_blocking = True
             return awaited
@@ -179,40 +185,33 @@ class Line(Coroutine[Any, Any, Any]):
         if self.cancel_due:
             self._deliver_cancellation()
         if not self.in_call:
-            self._blocked(self._classify(awaited))
-        elif self.state is LineState.RUNNING:
-            self._blocked(LineState.CALLING)
+            self.does(self._classify(awaited), AWAIT_HOPS)
+        elif self.state is _RUNNING:
+            self.does(_CALLING)
         return awaited
 
     def leave_call(self) -> None:
         """The call that it was inside has ended; see `Lines.enter_call`."""
         self.in_call = False
-        if self.state is not LineState.RUNNING:
+        if self.state is not _RUNNING:
             self.runs()
 
     def runs(self) -> None:
         """From here on the agent's code runs in this line."""
-        if self.state not in (LineState.RUNNING, LineState.ENDED):
-            self.state = LineState.RUNNING
+        if self.state is _CALLING or self.state not in (LineState.RUNNING, LineState.ENDED):
+            self.state = _RUNNING
             self.lines.running += 1
             self.lines.moves += 1
 
-    def does(self, what: LineState) -> None:
-        """Inside a call: what it is waiting for next."""
-        if self.state is LineState.RUNNING:
-            self.lines.running -= 1
+    def does(self, what: LineState, hops: int = CALL_HOPS) -> None:
+        """The agent's code does not run in it: what it is waiting for."""
+        lines = self.lines
+        if self.state is _RUNNING:
+            lines.running -= 1
         self.state = what
-        self.lines.settle(HOPS["call"])
-        if self.lines.is_over:
-            self.lines.supervisor.notify()
-
-    def _blocked(self, how: LineState) -> None:
-        if self.state is LineState.RUNNING:
-            self.lines.running -= 1
-        self.state = how
-        self.lines.settle(HOPS["call" if how is LineState.CALLING else "await"])
-        if self.lines.is_over:
-            self.lines.supervisor.notify()
+        lines.settle(hops)
+        if lines.is_over:
+            lines.supervisor.notify()
 
     def _end(self) -> None:
         if self.state is LineState.ENDED:
@@ -221,7 +220,7 @@ class Line(Coroutine[Any, Any, Any]):
             self.lines.running -= 1
         self.state = LineState.ENDED
         self.lines.members.discard(self)
-        self.lines.settle(HOPS["end"])
+        self.lines.settle(END_HOPS)
         if self.lines.is_over:
             self.lines.supervisor.notify()
 
@@ -249,6 +248,21 @@ class Line(Coroutine[Any, Any, Any]):
             inner = below
         return getattr(getattr(inner, "cr_code", None), "co_qualname", "")
 
-    def __getattr__(self, name: str) -> Any:
-        """What asyncio and debuggers show of a coroutine: its name, frame and code."""
-        return getattr(self._coro, name)
+    # What asyncio and debuggers show of a coroutine, besides its name. (Not by `__getattr__`, with which every
+    # attribute takes longer.)
+
+    @property
+    def cr_frame(self) -> Any:
+        return getattr(self._coro, "cr_frame", None)
+
+    @property
+    def cr_code(self) -> Any:
+        return getattr(self._coro, "cr_code", None)
+
+    @property
+    def cr_running(self) -> bool:
+        return getattr(self._coro, "cr_running", False)
+
+    @property
+    def cr_await(self) -> Any:
+        return getattr(self._coro, "cr_await", None)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.core.entry import Place
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend, Unwind
-from holdfast.runtime.lines.line import HOPS, Line, LineBranch, LineState
+from holdfast.runtime.lines.line import AWAIT_HOPS, END_HOPS, Line, LineBranch, LineState
 from holdfast.runtime.lines.parking import Parking, ParkingRun
 from holdfast.runtime.lines.supervisor import SupervisedRun, Supervisor
 from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun
@@ -218,7 +218,7 @@ class Lines:
             return asyncio.Task.cancel(line.task)
         self.timeouts.fired.append(FiredTimeout(line, timeout))
         # The line may be the only one left and have yet to hear that another has ended: nothing counts that otherwise.
-        self.settle(HOPS["end"])
+        self.settle(END_HOPS)
         return True
 
     def time_out_again(self, place: Place, *, is_cut: bool) -> bool:
@@ -232,4 +232,4 @@ class Lines:
         assert line.task is not None
         line.is_cancelled()
         asyncio.Task.cancel(line.task)
-        self.settle(HOPS["await"])
+        self.settle(AWAIT_HOPS)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from holdfast.errors import Stop, Suspend
-from holdfast.runtime.lines.line import HOPS, Line
+from holdfast.runtime.lines.line import CALL_HOPS, Line
 from holdfast.runtime.lines.parking import Parking
 from holdfast.runtime.lines.turns import Turns
 
@@ -100,7 +100,7 @@ class Supervisor:
             if signal is not None:
                 await self.unwind(signal)
                 raise signal
-            self._lines.settle(HOPS["call"])
+            self._lines.settle(CALL_HOPS)
         return agent.result()
 
     def _has_ended(self, agent: asyncio.Task[Any]) -> bool:

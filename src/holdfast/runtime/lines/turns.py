@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -20,6 +20,8 @@ from holdfast.core.journal import Journal
 from holdfast.errors import HoldfastError
 from holdfast.runtime.lines.line import Line, LineState
 from holdfast.runtime.lines.unasked import UnaskedOutcomes
+
+_RUNNING: Final = LineState.RUNNING  # in Python 3.11 it takes long to look up a member of an Enum
 
 
 class KnownLog(Protocol):
@@ -136,7 +138,7 @@ class Turns:
         outcomes, lines = self.outcomes, self._lines
         if not outcomes or outcomes[0] is not turn or turn.seq is None or lines.hops:
             return False
-        if lines.running > (turn.line is not None and turn.line.state is LineState.RUNNING):
+        if lines.running > (turn.line is not None and turn.line.state is _RUNNING):
             return False
         if self._session.journal.outcomes or not self._session.log.knows_all:
             recorded = self.next_recorded()

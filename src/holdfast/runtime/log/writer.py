@@ -85,6 +85,11 @@ class BatchState(enum.Enum):
     FAILED = "failed"
 
 
+SENT: Final = BatchState.SENT  # in Python 3.11 it takes long to look up a member of an Enum
+COMMITTED: Final = BatchState.COMMITTED
+FAILED: Final = BatchState.FAILED
+
+
 class Commit(msgspec.Struct, eq=False):
     """Events to make durable, with what changes in the same transaction."""
 
@@ -223,18 +228,18 @@ class LogWriter:
                 self._broken = error
                 self._fail(batch, error)
                 return
-        batch.state = BatchState.SENT
+        batch.state = SENT
         self._on_their_way += 1
 
     def accepted(self, batch: Batch) -> None:
         """The store has committed this batch, and so every batch that it is chained to."""
         with self._mutex:
-            if batch.state is not BatchState.SENT:
+            if batch.state is not SENT:
                 return  # a later one was accepted first
             self.moves += 1
             while True:
                 first = self._queue.popleft()
-                first.state = BatchState.COMMITTED
+                first.state = COMMITTED
                 self._on_their_way -= 1
                 self._session.recorded_own(first)
                 if first is batch:
@@ -245,7 +250,7 @@ class LogWriter:
     def refused(self, batch: Batch, error: BaseException) -> None:
         """The store has not written this batch. If it was the last on its way, all are rebuilt."""
         with self._mutex:
-            if batch.state is not BatchState.SENT:
+            if batch.state is not SENT:
                 return
             self._on_their_way -= 1
             self._must_rebuild = True
@@ -265,7 +270,7 @@ class LogWriter:
     def sent(self) -> list[Batch]:
         """The batches that the store has, and whose outcome is not known here yet."""
         with self._mutex:
-            return [batch for batch in self._queue if batch.state is BatchState.SENT]
+            return [batch for batch in self._queue if batch.state is SENT]
 
     def on_resend(self, batch: Batch, notify: Callable[[], None]) -> bool:
         """Call `notify` when this batch is sent again or has failed; False if that is so already."""
@@ -320,7 +325,7 @@ class LogWriter:
         self.moves += 1
         place = self._queue.index(batch)
         del self._queue[place]
-        batch.state, batch.error = BatchState.FAILED, error
+        batch.state, batch.error = FAILED, error
         if batch.turn is not None:
             batch.turn.drop()
         if place < len(self._queue):
