@@ -110,7 +110,7 @@ def _is_known(x: Evidence, event: Any, seq: int) -> bool:
 
 def decisions_hold(x: Evidence) -> None:
     """1: a decision about a call in doubt holds: the call is tried again only if the decision says so, and only then the
-    person is asked again. A person who resumes a failed run, or restarts it, has decided anew."""
+    person is asked again. A person who resumes a failed run, or restarts it, has made a new decision."""
     decided: dict[tuple[str, int], tuple[int, str]] = {}
     for record, event in zip(x.records, x.events, strict=True):
         if isinstance(event, e.RunReopened | e.RunRestarted):

@@ -35,7 +35,8 @@ T = TypeVar("T")
 def gate(session: Session, *, counts: bool = False) -> None:
     """May a new call start? Cancellation, undo, pause, deadline and budget, in this order.
 
-    Not the budget if it counts the call already (`counts`): what the call is the last of is not used up by it.
+    `counts` says that the budget counts the call already. Then it is not asked: it would find that the last call that
+    it allows has used it up.
     """
     if session.stop_signal is not None:
         raise session.stop_signal
