@@ -418,6 +418,8 @@ class Async:
         """Tasks that the code does not wait for."""
         self.made: set[str] = set()
         """Where calls were made by this execution."""
+        self.swallowed: dict[asyncio.Task[Any] | None, int] = {}
+        """By task: how many of its cancellations it will not hear of."""
         EXECUTION.set(self)
 
     async def execute(self, body: Body, at: str, acc: int) -> int:
@@ -426,13 +428,17 @@ class Async:
         try:
             op = next(steps)
             while True:
-                was_cancelled = _cancelling()
+                was_cancelled = _cancelling() > self.swallowed.get(asyncio.current_task(), 0)
                 try:
                     result = await self.do(op)
                 except asyncio.CancelledError:
                     self._check_not_suspended(op, line)
                     raise
                 except Exception as error:
+                    if op.what in ("gather", "map", "notify"):
+                        # asyncio.gather cancels its tasks instead. If one of them fails at that moment, the failure is all
+                        # that its caller is told: so it is without Holdfast, too.
+                        self.swallowed[asyncio.current_task()] = _cancelling()
                     op = steps.throw(error)
                 else:
                     self._check_cancelled(was_cancelled, op, line)
@@ -441,7 +447,7 @@ class Async:
         except StopIteration:
             return line.acc
 
-    def _check_cancelled(self, before: int, op: Op, line: Line) -> None:
+    def _check_cancelled(self, before: bool, op: Op, line: Line) -> None:
         """A task that was cancelled before a call began must not be given its result. Not so a plain call, which
         awaits nothing; and a wait whose answer is there gives it, and the cancellation follows."""
         if before and op.what == "call" and op.args[0] != "tx":
