@@ -248,7 +248,7 @@ class Line(Coroutine[Any, Any, Any]):
             inner = below
         return getattr(getattr(inner, "cr_code", None), "co_qualname", "")
 
-    # What asyncio and debuggers show of a coroutine, besides its name. (Not by `__getattr__`, with which every
+    # What asyncio and debuggers show of a coroutine, in addition to its name. (Not by `__getattr__`, with which every
     # attribute takes longer.)
 
     @property
