@@ -463,6 +463,13 @@ MUTANTS = (
         ("tests/runtime/test_decisions.py",),
     ),
     Mutant(
+        "a parent takes the end of its child's execution for a decision of its code",
+        "runtime/call/async_driver.py::_classify",
+        "or branch is None or branch.session is not session",
+        "",
+        ("tests/runtime/test_cancelled_calls.py", "tests/runtime/test_cancelled_callers.py"),
+    ),
+    Mutant(
         "a request that began long ago is overlooked",
         "core/fold.py::Draft.open_since",
         "begun = [wait.since for wait in self.open.waits.values()]",
@@ -1126,6 +1133,7 @@ FUZZED = {
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
     # a caller that is cancelled while the code gives up a call
     "calls begin although the run ends here": "child_given_up",
+    "a parent takes the end of its child's execution for a decision of its code": "child_given_up",
     # a limit ends a run that is to be undone
     "a late run that waits for a decision is due": "late_and_undone",
     # what a line of the code awaits or gives up, and when it is replayed

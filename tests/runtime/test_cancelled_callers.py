@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step
+from holdfast import AsyncHoldfast, AsyncRun, Holdfast, Options, Run, RunWaiting, agent, step, tool
 from holdfast.core import events as e
 from holdfast.runtime.exec.threads import uninterrupted
 from support.waiting import PATIENCE_SECONDS, eventually
@@ -312,3 +312,43 @@ def test_the_end_of_an_execution_is_not_recorded_as_a_cancellation_by_the_code(
     asyncio.run(check())
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+def test_an_undo_whose_caller_is_cancelled_is_not_recorded_as_given_up(tmp_path: Path) -> None:
+    """The run was cancelled as its code returned, so that nothing else shows that it ends here."""
+    url = str(tmp_path / "runs.db")
+    undone: list[str] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def undo_it(result: str, idempotency_key: str) -> None:
+        undone.append(idempotency_key)
+        if len(undone) == 1:
+            tasks[0].cancel()
+            await asyncio.get_running_loop().create_future()
+
+    @tool(undo=undo_it, risk="write_local")
+    async def act(idempotency_key: str) -> str:
+        return "acted"
+
+    @agent(name="undone", on_failure="undo")
+    async def undone_agent(_: AsyncRun) -> str:
+        return await act()
+
+    def come_to(name: str) -> None:
+        if name == "before commit run_completed":
+            with Holdfast(url) as other:
+                other.cancel("r")
+
+    async def be_cancelled() -> None:
+        async with AsyncHoldfast(url, options=Options(boundary=come_to)) as hf:
+            tasks.append(asyncio.ensure_future(hf.run(undone_agent, id="r")))
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+
+    asyncio.run(be_cancelled())
+
+    with Holdfast(url, agents=[undone_agent]) as hf:
+        assert not [x for _, x in hf.events("r") if isinstance(x, e.CallFailure)]
+        hf.worker().run(once=True)
+        assert "cancelled" == hf.get("r").status
+        assert 2 == len(undone) and 1 == len(set(undone))

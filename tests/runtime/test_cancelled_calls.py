@@ -22,10 +22,12 @@ from holdfast import (
     NotNow,
     Options,
     Run,
+    RunCancelled,
     RunFailed,
     RunWaiting,
     Timer,
     agent,
+    control,
     step,
     tool,
 )
@@ -370,6 +372,33 @@ def test_code_that_stops_waiting_while_its_child_is_being_cancelled_continues_on
     hf = home.open(main, child)
     hf.signal("r", "go")
     assert "went on" == hf.run(main, id="r")
+
+
+def test_a_child_that_is_ending_when_its_parent_is_cancelled_is_not_recorded_as_given_up(
+    home: Any,
+) -> None:
+    """Found by the fuzzer (seed 2800145): the child's own work was interrupted, and its parent took that for a decision
+    of its code. After a crash it diverged."""
+
+    @agent(name="child")
+    async def child(run: AsyncRun) -> str:
+        return str(run.now())
+
+    @agent(name="parent")
+    async def parent(_: AsyncRun) -> str:
+        return await child()
+
+    def come_to(name: str) -> None:
+        if name == "before child":  # the child inherits it; its parent has not read it yet
+            control.cancel(home.open().store, "r")
+        elif name == "before end":  # the child ends: it has returned, and was cancelled
+            hf.engine.cancel_watcher.notice_cancel("r")
+
+    hf = home.open(child, boundary=come_to)
+    with pytest.raises(RunCancelled):
+        hf.run(parent, id="r")
+
+    assert not [x for _, x in hf.events("r") if isinstance(x, e.CallFailure)]
 
 
 def test_code_cancelled_while_a_doubt_is_being_recorded_is_suspended_until_the_decision(

@@ -164,8 +164,10 @@ def _current_line() -> Line | None:
 
 
 def _classify(session: Session, cancelled: asyncio.CancelledError) -> BaseException:
-    """What a cancellation in the middle of a call means."""
-    if session.is_ending:
+    """What a cancellation in the middle of a call means. What is not called by the code of this run (its undo, or what
+    ends it) can be cancelled only from outside: by who executes the run, or by a parent that executes it in its call."""
+    branch = current_branch()
+    if session.is_ending or branch is None or branch.session is not session:
         return cancelled
     task = asyncio.current_task()
     if task is None or not task.cancelling():
