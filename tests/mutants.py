@@ -470,6 +470,20 @@ MUTANTS = (
         ("tests/runtime/test_cancelled_calls.py", "tests/runtime/test_cancelled_callers.py"),
     ),
     Mutant(
+        "a call in doubt is not resolved while the run is executed",
+        "control/requests.py::resolve.decide",
+        "is_executing = is_held(row, store.now())",
+        'is_executing = False; refuse_held(store, row, "")',
+        ("tests/runtime/test_branches.py",),
+    ),
+    Mutant(
+        "a call in progress is resolved as if it were in doubt",
+        "control/requests.py::_doubtful",
+        "if not is_executing:",
+        "if True:",
+        ("tests/runtime/test_branches.py",),
+    ),
+    Mutant(
         "a request that began long ago is overlooked",
         "core/fold.py::Draft.open_since",
         "begun = [wait.since for wait in self.open.waits.values()]",

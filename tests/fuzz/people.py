@@ -190,12 +190,12 @@ class People:
                 continue  # already satisfied: another signal would hide a lost wake-up
             if not wait.decided and self.dice.random() < eagerness:
                 done += self.decide(row.id, wait)
-        if not row.is_live(self.store.now()):
-            for call in state.in_doubt:
-                # Others are settled by the next worker, except before an undo.
-                blocks = call.effect == "once" or row.status == "waiting"
-                if (blocks or self.may_conflict) and self.dice.random() < eagerness:
-                    done += self.settle(row.id, call)
+        is_live = row.is_live(self.store.now())  # then only what is recorded as in doubt counts
+        for call in state.in_doubt:
+            # Others are settled by the next worker, except before an undo.
+            blocks = is_live or call.effect == "once" or row.status == "waiting"
+            if (blocks or self.may_conflict) and self.dice.random() < eagerness:
+                done += self.settle(row.id, call)
         return done
 
     def _state(self, row: RunRow) -> RunState:

@@ -19,8 +19,10 @@ from msgspec import Raw
 from holdfast import (
     AsyncRun,
     Budget,
+    CallFailed,
     Done,
     Holdfast,
+    NotNow,
     Options,
     Run,
     RunCancelled,
@@ -152,7 +154,20 @@ def test_a_buffered_outcome_is_given_to_the_code_after_a_task_has_ended_with_an_
 # ── waits that end while another branch is at work ───────────────────────────────────────────
 
 
-def gathered(work: Callable[[], None]) -> Any:
+def _losing_its_answer(sent: list[str], *, is_async: bool) -> Any:
+    """A function that acts, and whose caller does not hear of it."""
+
+    def send() -> Any:
+        sent.append("sent")
+        raise ConnectionResetError
+
+    async def send_async() -> Any:
+        send()
+
+    return send_async if is_async else send
+
+
+def gathered(work: Callable[[], None], first: Callable[[], Any] | None = None) -> Any:
     @step
     async def working() -> str:
         await asyncio.to_thread(work)
@@ -160,12 +175,13 @@ def gathered(work: Callable[[], None]) -> Any:
 
     @agent(name="both")
     async def both(run: AsyncRun) -> list[Any]:
-        return list(await asyncio.gather(run.wait_for("go"), working()))
+        other = run.wait_for("go") if first is None else first()
+        return list(await asyncio.gather(other, working()))
 
     return both
 
 
-def mapped(work: Callable[[], None]) -> Any:
+def mapped(work: Callable[[], None], first: Callable[[], Any] | None = None) -> Any:
     @step
     def working() -> str:
         work()
@@ -173,7 +189,8 @@ def mapped(work: Callable[[], None]) -> Any:
 
     @agent(name="both")
     def both(run: Run) -> list[Any]:
-        return run.map(lambda wait: run.wait_for("go") if wait else working(), [True, False])
+        other = first or (lambda: run.wait_for("go"))
+        return run.map(lambda call: call(), [other, working])
 
     return both
 
@@ -189,6 +206,50 @@ def test_a_signal_that_comes_while_another_branch_is_at_work_is_not_lost(
     both = make(work)
     with opened(url, both) as hf:
         assert ["come", "done"] == result_of(hf, both)
+
+
+@pytest.mark.parametrize("make", [gathered, mapped])
+def test_a_call_in_doubt_is_resolved_while_another_branch_is_at_work(url: str, make: Any) -> None:
+    sent: list[str] = []
+
+    def work() -> None:
+        with opened(url) as other:
+            eventually(lambda: other.get("r").in_doubt, "the doubt")
+            other.resolve("r", done="sent", by="sam")
+
+    both = make(work, tool(_losing_its_answer(sent, is_async=make is gathered)))
+    with opened(url, both) as hf:
+        assert ["sent", "done"] == result_of(hf, both)
+        assert ["sent"] == sent
+        assert hf.replay("r").reached_end
+
+
+def test_a_call_in_progress_cannot_be_resolved_while_another_one_is_in_doubt(url: str) -> None:
+    @tool
+    def send() -> None:
+        raise ConnectionResetError
+
+    @tool
+    def post() -> str:
+        with opened(url) as other:
+            eventually(lambda: other.get("r").in_doubt, "the doubt")
+            with pytest.raises(NotNow, match=r"is being executed by .* not in doubt"):
+                other.resolve("r", "post", done="posted")
+            other.resolve("r", failed="it was not sent")  # the only one that can be meant
+        return "posted"
+
+    @agent
+    def both(run: Run) -> list[Any]:
+        def attempt(call: Callable[[], Any]) -> str:
+            try:
+                return str(call())
+            except CallFailed as error:
+                return error.message
+
+        return run.map(attempt, [send, post])
+
+    with opened(url, both) as hf:
+        assert ["it was not sent", "posted"] == result_of(hf, both)
 
 
 def test_a_signal_that_another_branch_has_read_wakes_the_one_that_waits_for_it(url: str) -> None:

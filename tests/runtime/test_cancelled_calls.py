@@ -436,6 +436,46 @@ def test_code_cancelled_while_a_doubt_is_being_recorded_is_suspended_until_the_d
     assert "it was sent" == hf.run(main, id="r")
 
 
+def test_a_decision_reaches_a_cancelled_call_while_the_run_is_executed(home: Any) -> None:
+    """The call looks at the log again. Its code gets what the person said, and is cancelled at its next await."""
+    begun = threading.Event()
+    when_begun.append(begun.set)
+
+    async def sends() -> None:
+        said = await slow_once("x")
+        happened.append(f"the code continues: {said}")
+        await quick("after")
+
+    @step
+    async def until_it_begins() -> None:
+        await asyncio.to_thread(begun.wait, 60)
+
+    @step
+    async def decide() -> None:
+        def resolve() -> None:
+            hf = home.open()
+            eventually(lambda: "in_doubt" in [call.status for call in hf.get("r").calls])
+            hf.resolve("r", 1, done="it was sent", by="ann")
+            eventually(lambda: any("continues" in x for x in happened))
+
+        await asyncio.to_thread(resolve)
+
+    @agent(name="cancels")
+    async def main(_: AsyncRun) -> bool:
+        task = asyncio.create_task(sends())
+        await until_it_begins()
+        task.cancel()
+        await decide()
+        await asyncio.wait((task,))
+        return task.cancelled()
+
+    hf = home.open(main)
+    assert hf.run(main, id="r")
+
+    assert ["x begins", "x ends", "the code continues: it was sent"] == happened
+    assert hf.replay("r").result is True
+
+
 def test_a_tool_whose_intent_was_on_its_way_does_not_begin(home: Any) -> None:
     tasks: list[asyncio.Task[Any]] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core import log, values
 from holdfast.core.events import ErrorInfo, Event
-from holdfast.core.state import UNSETTLED, Call, RunState, Waiting
+from holdfast.core.state import Call, RunState, Waiting
 from holdfast.errors import AlreadyDecided, InvalidInput, KeyTaken, NotFound, NotNow
 from holdfast.store.artifacts import read_value
 from holdfast.store.base import RESERVED, TERMINAL_STATUSES, RunRow, Store
@@ -27,6 +27,7 @@ from holdfast.store.outside import (
     whole_state,
 )
 from holdfast.store.pages import Reads, begins_request, open_until, tells_of_call, what_is_open
+from holdfast.store.process import is_held
 from holdfast.words.waiting import decision_calls
 
 
@@ -279,9 +280,12 @@ def resolve(
     wrapped, blobs = log.wrap(values.encode(None if done is ... else done))
 
     def decide(state: RunState, row: RunRow) -> RunUpdate:
-        refuse_held(store, row, "its calls are not in doubt")
-        target = _doubtful(state, call) or _doubtful(whole_state(store, run_id), call)
+        is_executing = is_held(row, store.now())
+        target = _doubtful(state, call, is_executing=is_executing)
         if target is None:
+            target = _doubtful(whole_state(store, run_id), call, is_executing=is_executing)
+        if target is None:
+            refuse_held(store, row, "what it is doing is not in doubt")
             named = f" named {call!r}" if call else ""
             raise NotFound(f"run {run_id!r} has no call in doubt{named}")
         how = "done" if done is not ... else "retry" if retry else "failed"
@@ -310,24 +314,23 @@ def resolve(
     update_run(store, run_id, decide, reads)
 
 
-def _doubtful(state: RunState, call: int | str | None) -> Call | None:
-    """The call that may or may not have happened (an intent without a receipt counts, unless what it does is in
-    another log), if there is one."""
+def _doubtful(state: RunState, call: int | str | None, *, is_executing: bool) -> Call | None:
+    """The call that may or may not have happened, if there is one: an intent without a receipt counts, unless what it
+    does is in another log, or it may be in progress (`is_executing`)."""
     current = [c for c in state.calls if c.index >= 0]
     if call is not None:
         current = [c for c in current if call in (c.step, c.name, c.id)]
-    unsure = [
-        c
-        for c in current
-        if c.status in UNSETTLED and (c.may_be_in_doubt or c.status == "in_doubt")
-    ]
-    unsure = unsure or [c for c in current if c.unavailable]  # done, but its result was not kept
+    unsure = [c for c in current if c.status == "in_doubt"]
+    if not is_executing:
+        unsure += [c for c in current if c.status == "running" and c.may_be_in_doubt]
+        # Or it was done, but its result was not kept.
+        unsure = unsure or [c for c in current if c.unavailable]
     if not unsure:
         known = next((c for c in state.calls if call in (c.step, c.name, c.id)), None)
-        if known is not None:
+        if known is not None and not (is_executing and known.status == "running"):
             raise NotNow(f"step {known.step}, {known.name}, is {known.status}, not in doubt")
         return None
     if len(unsure) > 1:
-        names = ", ".join(f"{c.step} ({c.name})" for c in unsure)
+        names = ", ".join(f"{c.step} ({c.name})" for c in sorted(unsure, key=lambda c: c.step))
         raise InvalidInput(f"run {state.id!r} has several calls in doubt; choose a step: {names}")
     return unsure[0]
