@@ -1147,7 +1147,7 @@ FUZZED = {
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
     # a caller that is cancelled while the code gives up a call
     "calls begin although the run ends here": "child_given_up",
-    "a parent takes the end of its child's execution for a decision of its code": "child_given_up",
+    "a parent takes the end of its child's execution for a decision of its code": "child_given_up --store=postgres",
     # a limit ends a run that is to be undone
     "a late run that waits for a decision is due": "late_and_undone",
     # what a line of the code awaits or gives up, and when it is replayed
