@@ -364,7 +364,7 @@ class Batch:
         return path.read_text("utf-8", "replace")[-3000:] if path.exists() else ""
 
     def _judge(self) -> None:
-        self.stage.world.record_freeze("over")  # if the runs ended before: a replay waits for it
+        self.stage.world.record_freeze("over")  # if the runs ended before: their replay needs it
         skip: list[str] = []
         for _ in range(5):
             hung = self._judged(skip)
