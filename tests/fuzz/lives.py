@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import random
 import signal
@@ -34,6 +35,7 @@ from holdfast import (
     views,
 )
 from holdfast.runtime.log.branches import CURRENT, Branch
+from holdfast.runtime.log.lease import LeaseKeeper
 from holdfast.store.base import TERMINAL_STATUSES, RunRow, Store
 from holdfast.store.opening import open_store
 from support.waiting import eventually
@@ -207,6 +209,7 @@ def written(stage: Stage) -> list[tuple[str, int]]:
 def work(stage: Stage, plan: Plan) -> None:
     """A worker. SIGTERM makes it stop in good order."""
     boundary = _Boundary(plan)
+    logging.getLogger("holdfast.lease").addHandler(_LeftLeases(stage.world))
     with Holdfast(stage.url, agents=stage.cast.all, options=options_of(plan, boundary)) as hf:
         if plan.interferes:
             people = _patching(stage, hf.store, plan)
@@ -282,14 +285,17 @@ def call(stage: Stage, plan: Plan) -> None:
     """A server that calls AsyncHoldfast.run for its clients, who disconnect. Then it looks for leases that it
     still holds although no run executes."""
     dice = stage.dice(f"call {plan.number}")
+    logging.getLogger("holdfast.lease").addHandler(_LeftLeases(stage.world))
 
     async def serve() -> None:
         async with AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
+            line = _Line(hf.sync.store, dice)
             for _ in range(2):
                 known = sorted(stage.programs.keys() - stage.late)
                 wanted = dice.sample(known, min(4, len(known)))
                 clients = [
-                    _client(hf, stage, stage.programs[x], x, dice.uniform(0, 0.04)) for x in wanted
+                    _client(hf, stage, line, stage.programs[x], x, dice.uniform(0, 0.04))
+                    for x in wanted
                 ]
                 for result in await asyncio.gather(*clients, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
@@ -300,13 +306,45 @@ def call(stage: Stage, plan: Plan) -> None:
 
 
 async def _client(
-    hf: AsyncHoldfast, stage: Stage, program: Program, run_id: str, seconds: float
+    hf: AsyncHoldfast, stage: Stage, line: _Line, program: Program, run_id: str, seconds: float
 ) -> Any:
     agent = stage.cast.agents[program["name"]]
     task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
+    line.clients[run_id] = task
     await asyncio.wait((task,), timeout=seconds)
     task.cancel()
     return await task
+
+
+class _Line:
+    """Cuts off some clients while their run is claimed or its log is read: too short a time to be met by chance."""
+
+    def __init__(self, store: Store, dice: random.Random) -> None:
+        self.clients: dict[str, asyncio.Task[Any]] = {}
+        """By their run."""
+        self._loop, self._dice = asyncio.get_running_loop(), dice
+        for name in ("claim", "read"):
+            setattr(store, name, partial(self._call, getattr(store, name)))
+
+    def _call(self, method: Callable[..., Any], run_id: str, *args: Any, **kwargs: Any) -> Any:
+        client = self.clients.get(run_id)
+        if client is not None and self._dice.random() < 0.3:
+            self._loop.call_soon_threadsafe(client.cancel)
+            threading.Event().wait(0.001)  # for the event loop, if this is another thread
+        return method(run_id, *args, **kwargs)
+
+
+class _LeftLeases(logging.Handler):
+    """Reports each lease that had to be released because nothing executed its run any more."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.funcName == LeaseKeeper._drop_ownerless.__name__:
+            run_id = str(record.args[0]) if isinstance(record.args, tuple) else ""
+            self._world.report("lease left", run_id, record.getMessage())
 
 
 def _find_leaks(stage: Stage, hf: Holdfast) -> None:
