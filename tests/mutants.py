@@ -939,6 +939,13 @@ MUTANTS = (
         ("tests/runtime/test_cancelled_callers.py", "-k", "sqlite"),
     ),
     Mutant(
+        "a caller is told that a run waits for what has come already",
+        "runtime/exec/tree.py::Tree.due_root",
+        "return root if",
+        "return None if",
+        (BRANCHES, "-k", "does_not_hear and sqlite"),
+    ),
+    Mutant(
         "a caller that waits for a run does not execute its suspended child",
         "runtime/exec/tree.py::Tree._may_execute",
         "return self._is_due(row) and",

@@ -169,9 +169,13 @@ def _continue_run(
                 claimed = made
             assert isinstance(claimed, ClaimedRun)
             result: object = yield Execute(claimed)
-        except (RunWaiting, LeaseLost):  # another worker may have claimed it
+        except (RunWaiting, LeaseLost) as error:  # another worker may have claimed it
             if not wait:
-                raise
+                due: RunRow | None = yield Block(tree.due_root)
+                if due is None or isinstance(error, LeaseLost):
+                    raise
+                claimed = due  # what it was waiting for came while its code was unwound
+                continue
         except HoldfastError:
             if wait:
                 yield from _execute_rest(tree)

@@ -210,6 +210,21 @@ def test_a_signal_that_comes_while_another_branch_is_at_work_is_not_lost(
 
 
 @pytest.mark.parametrize("make", [gathered, mapped])
+def test_a_caller_does_not_hear_of_a_wait_that_ended_while_another_branch_was_at_work(
+    url: str, make: Any
+) -> None:
+    """Threads that must wait end. By the time that all have, the run can continue."""
+
+    def work() -> None:
+        with opened(url) as other:
+            other.signal("r", "go", "come")
+
+    both = make(work)
+    with opened(url, both) as hf:
+        assert ["come", "done"] == hf.run(both, id="r")
+
+
+@pytest.mark.parametrize("make", [gathered, mapped])
 def test_a_call_in_doubt_is_resolved_while_another_branch_is_at_work(url: str, make: Any) -> None:
     sent: list[str] = []
 

@@ -48,6 +48,11 @@ class Tree:
         self._wait(rows)
         return None
 
+    def due_root(self) -> RunRow | None:
+        """The root, if it can be executed now."""
+        root = self._store.get(self._root)
+        return root if root is not None and self._is_due(root) else None
+
     def rest(self) -> ClaimedRun | None:
         """After the root has ended: a descendant that is due, claimed. The root's end has cancelled it, or the
         root did not wait for it, and perhaps no worker is there."""
