@@ -288,6 +288,13 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "doubt_is_looked_into and sqlite"),
     ),
     Mutant(
+        "the gate is not asked when an intent is sealed",
+        "runtime/call/intent.py::_may_start",
+        "if not request.undoes:",
+        "if False:",
+        (BRANCHES, "-k", "has_read_that_the_run_is_cancelled and sqlite"),
+    ),
+    Mutant(
         "a call that a person has settled is made again",
         "runtime/call/intent.py::_may_start",
         "entry is not None and entry.final",
@@ -862,6 +869,7 @@ MUTANTS = (
         "            entry = find(request).entry\n            gate_again(request)\n",
         "            entry = find(request).entry\n",
         ("tests/fuzz/test_found.py", "-k", "is_prepared and sqlite"),
+        together=("the gate is not asked when an intent is sealed",),
     ),
     Mutant(
         "an approved call is made although the run was cancelled",

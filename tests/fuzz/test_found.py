@@ -826,10 +826,22 @@ def approving(run: Run) -> None:
     approved_once()
 
 
+@step
+def approved_step() -> None:
+    MADE.append("approved_step")
+
+
+@agent(approve=["read"])
+def approving_step(run: Run) -> None:
+    approved_step()
+
+
 OPEN: list[Store] = []
 
 
-@pytest.mark.parametrize(("which", "made"), [(checking, ["checked_once"]), (approving, [])])
+@pytest.mark.parametrize(
+    ("which", "made"), [(checking, ["checked_once"]), (approving, []), (approving_step, [])]
+)
 def test_a_cancellation_that_comes_while_a_call_is_prepared_prevents_it(
     url: str, monkeypatch: pytest.MonkeyPatch, which: Any, made: list[str]
 ) -> None:
