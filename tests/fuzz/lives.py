@@ -317,7 +317,7 @@ async def _client(
 
 
 class _Line:
-    """Cuts off some clients while their run is claimed or its log is read: too short a time to be met by chance."""
+    """Cancels some clients while their run is claimed or its log is read: too short a time to be met by chance."""
 
     def __init__(self, store: Store, dice: random.Random) -> None:
         self.clients: dict[str, asyncio.Task[Any]] = {}
