@@ -843,6 +843,13 @@ MUTANTS = (
         ("a timeout of the code hides that its run ends here",),
     ),
     Mutant(
+        "a timeout that fires before its call may begin is forgotten",
+        "runtime/lines/line.py::Line.send",
+        "elif lines.has_fired:",
+        "elif False:",
+        ("tests/fuzz/test_found.py", "-k", "may_not_begin_yet and sqlite", "--timeout=30"),
+    ),
+    Mutant(
         "code that has yet to hear of a branch's end is blocked",
         "runtime/lines/lines.py::Lines.time_out",
         "self.settle(END_HOPS)",

@@ -18,6 +18,7 @@ import pytest
 from msgspec import Raw
 
 from fuzz.dying import signal_and_die
+from fuzz.world import stand_still
 from holdfast import (
     AgentState,
     AsyncHoldfast,
@@ -860,6 +861,50 @@ def test_a_cancellation_that_comes_while_a_call_is_prepared_prevents_it(
         with pytest.raises(RunCancelled):
             hf.run(which, id="r")
     assert made == MADE
+
+
+IS_SLOW: list[bool] = []
+
+
+@step
+async def never_returns() -> None:
+    await asyncio.Event().wait()
+
+
+@agent
+async def late_before_its_call_begins(run: AsyncRun) -> list[Any]:
+    async def limited() -> str:
+        try:
+            async with asyncio.timeout(0.02):
+                if IS_SLOW:
+                    stand_still(0.05)
+                await never_returns()
+        except TimeoutError:
+            return "late"
+        return "in time"
+
+    return list(await asyncio.gather(limited(), awaited(2)))
+
+
+@pytest.mark.timeout(60)
+def test_a_timeout_that_fires_while_a_new_call_may_not_begin_yet_ends_it_when_it_has_begun(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call waits until a recorded outcome has been given to the code. Nobody looked at the timeout after that."""
+
+    def crash(where: str) -> None:
+        if where == "after commit call_succeeded":
+            raise KeyboardInterrupt
+
+    with (
+        Holdfast(url, options=Options(boundary=crash)) as hf,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        hf.run(late_before_its_call_begins, id="r")
+    monkeypatch.setitem(globals(), "IS_SLOW", [True])
+    with Holdfast(url) as hf:
+        assert hf.run(late_before_its_call_begins, id="r") == ["late", 2]
+        assert hf.replay("r").reached_end
 
 
 class Late:

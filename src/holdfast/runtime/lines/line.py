@@ -58,6 +58,8 @@ class LineOwner(Protocol):
 
     @property
     def is_stopped(self) -> bool: ...
+    @property
+    def has_fired(self) -> bool: ...
     def owns(self, task: asyncio.Future[Any]) -> bool: ...
     @property
     def supervisor(self) -> LineEnds: ...
@@ -188,6 +190,8 @@ class Line(Coroutine[Any, Any, Any]):
             self.does(self._classify(awaited), AWAIT_HOPS)
         elif self.state is _RUNNING:
             self.does(_CALLING)
+        elif lines.has_fired:  # perhaps before its call could begin, and nothing else looks at it
+            lines.settle(CALL_HOPS)
         return awaited
 
     def leave_call(self) -> None:

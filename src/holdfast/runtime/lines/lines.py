@@ -105,6 +105,11 @@ class Lines:
         return self.session.stop_signal is not None
 
     @property
+    def has_fired(self) -> bool:
+        """Whether a timeout of the code has fired, and its line has not been cancelled yet."""
+        return bool(self.timeouts.fired)
+
+    @property
     def is_in_order(self) -> bool:
         """Whether nothing has to be put in order: there is only one line, nothing is on its way to it, and no recorded
         timeout has yet to fire again."""
