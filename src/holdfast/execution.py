@@ -169,10 +169,13 @@ def _continue_run(
                 claimed = made
             assert isinstance(claimed, ClaimedRun)
             result: object = yield Execute(claimed)
-        except (RunWaiting, LeaseLost) as error:  # another worker may have claimed it
+        except LeaseLost:  # another worker may have claimed it
+            if not wait:
+                raise
+        except RunWaiting:
             if not wait:
                 due: RunRow | None = yield Block(tree.due_root)
-                if due is None or isinstance(error, LeaseLost):
+                if due is None:
                     raise
                 claimed = due  # what it was waiting for came while its code was unwound
                 continue

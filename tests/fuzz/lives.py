@@ -289,12 +289,12 @@ def call(stage: Stage, plan: Plan) -> None:
 
     async def serve() -> None:
         async with AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
-            line = _Line(hf.sync.store, dice)
+            disconnects = _Disconnects(hf.sync.store, dice)
             for _ in range(2):
                 known = sorted(stage.programs.keys() - stage.late)
                 wanted = dice.sample(known, min(4, len(known)))
                 clients = [
-                    _client(hf, stage, line, stage.programs[x], x, dice.uniform(0, 0.04))
+                    _client(hf, stage, disconnects, stage.programs[x], x, dice.uniform(0, 0.04))
                     for x in wanted
                 ]
                 for result in await asyncio.gather(*clients, return_exceptions=True):
@@ -306,17 +306,22 @@ def call(stage: Stage, plan: Plan) -> None:
 
 
 async def _client(
-    hf: AsyncHoldfast, stage: Stage, line: _Line, program: Program, run_id: str, seconds: float
+    hf: AsyncHoldfast,
+    stage: Stage,
+    disconnects: _Disconnects,
+    program: Program,
+    run_id: str,
+    seconds: float,
 ) -> Any:
     agent = stage.cast.agents[program["name"]]
     task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
-    line.clients[run_id] = task
+    disconnects.clients[run_id] = task
     await asyncio.wait((task,), timeout=seconds)
     task.cancel()
     return await task
 
 
-class _Line:
+class _Disconnects:
     """Cancels some clients while their run is claimed or its log is read: too short a time to be met by chance."""
 
     def __init__(self, store: Store, dice: random.Random) -> None:
