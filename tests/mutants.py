@@ -1167,6 +1167,7 @@ FUZZED = {
     "a cancellation that comes while a receipt is being committed is lost": "timeout_in_commit",
     # a timeout of the code fires while an end is on its way to it
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
+    "a timeout that fires before its call may begin is forgotten": "timeout_before_call",
     # a caller that is cancelled while the code gives up a call
     "calls begin although the run ends here": "child_given_up",
     "a parent takes the end of its child's execution for a decision of its code": "child_given_up --store=postgres",

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fuzz.programs import Body, Program, family
-from fuzz.world import Refused, World
+from fuzz.world import Refused, World, stand_still
 from holdfast import (
     AgentState,
     Approval,
@@ -166,6 +166,11 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
             await _later(cleaning_ms / 1000)
         return n
 
+    @step(name="aendless")
+    async def aendless(at: str, n: int) -> None:
+        """Returns only if it is cancelled."""
+        await asyncio.get_running_loop().create_future()
+
     @tool(name="akeyed")
     async def akeyed(at: str, n: int, idempotency_key: str = "") -> dict[str, Any]:
         _begins(at)
@@ -222,6 +227,7 @@ def tools_of(world: World, table: str) -> dict[str, Callable[..., Any]]:
         "aunlucky": aunlucky,
         "aswallow": aswallow,
         "acleans": acleans,
+        "aendless": aendless,
         "flaky": flaky_of("flaky", QUICK_RETRY),
         "late": flaky_of("late", LATE_RETRY),
         "aflaky": aflaky_of("aflaky", QUICK_RETRY),
@@ -267,7 +273,7 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
         match word:
             case "step" | "keyed" | "checked" | "once" | "undoable" | "tx" | "failing":
                 line.see((yield Op("call", (word, at, line.acc))))
-            case "slow" | "swallow" | "cleans" | "unlucky":
+            case "slow" | "swallow" | "cleans" | "unlucky" | "endless":
                 line.see((yield Op("call", (word, at, line.acc, *rest))))
             case "flaky":
                 fails, delay = rest
@@ -292,6 +298,11 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
             case "raise_in":
                 if top.endswith(f"i{rest[0]}"):
                     raise ProgramError(at)
+            case "stall":
+                if (
+                    random.random() < 0.3
+                ):  # not run.random(): another execution may be as fast as ever
+                    stand_still(rest[0])
             case "leave":
                 yield Op(word, (at, rest[0], line.acc))
             case "hang":

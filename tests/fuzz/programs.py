@@ -11,12 +11,12 @@ A statement is `[word, …]`. Bodies are lists of statements:
     ["loop", rounds, body] ["if", body, body] ["try", body, body] ["child", number]
     ["map" | "gather" | "group" | "race", [body, …]] ["timeout", seconds, body]
 
-Only shapes have these: calls that fail at first, swallow their cancellation or clean up after it; an iteration that fails;
-code that cleans up and fails, leaves a task behind, notifies a line that waits for another, or awaits something that does
-not come in a process that has lost the run:
+Only shapes have these: calls that fail at first, swallow their cancellation, clean up after it or never return; an
+iteration that fails; code that cleans up and fails, leaves a task behind, notifies a line that waits for another, awaits
+something that does not come in a process that has lost the run, or runs in a process that may stand still there:
 
-    ["unlucky", fails] ["swallow", ms] ["cleans", ms, cleaning ms] ["raise_in", iteration] ["clean_up", body, body]
-    ["leave", body] ["notify", [body, body]] ["hang"]
+    ["unlucky", fails] ["swallow", ms] ["cleans", ms, cleaning ms] ["endless"] ["raise_in", iteration]
+    ["clean_up", body, body] ["leave", body] ["notify", [body, body]] ["hang"] ["stall", seconds]
 """
 
 from __future__ import annotations
@@ -423,6 +423,20 @@ def timeout_at_join(g: Generator) -> Program:
     return g.program("timeout_at_join", [*rounds, _ask_for(g), ["keyed"]])
 
 
+def timeout_before_call(g: Generator) -> Program:
+    """On resume, a timeout fires before its call may begin: the call waits until the code has what is recorded."""
+    g.is_async = True
+    rounds: Body = []
+    for _ in range(4):
+        seconds = g.dice.uniform(0.01, 0.03)  # all runs of the process stand still: not for long
+        late: Statement = ["timeout", seconds, [["stall", 1.5 * seconds], ["endless"]]]
+        others: list[Body] = [[["step"]] for _ in range(g.one_of(1, 1, 2))]
+        rounds.append([g.one_of("gather", "group"), [[late, ["step"]], *others]])
+    made = g.program("timeout_before_call", [*rounds, ["keyed"]])
+    made["options"]["checkpoint"] = "every_step"
+    return made
+
+
 def child_given_up(g: Generator) -> Program:
     """A run gives up a child at the moment when that gives up a child of its own."""
     g.is_async = True
@@ -614,6 +628,7 @@ SHAPES: dict[Make, frozenset[str]] = {
     timeout_at_join: frozenset(
         {"timeouts", "map", "gather", "group", "failures", "signals", "questions", "approvals"}
     ),
+    timeout_before_call: frozenset({"timeouts", "gather", "group", "stalls"}),
     child_given_up: frozenset(
         {"timeouts", "children", "branch_children", "group", "gather", "tx", "keyed", "timers"}
     ),
