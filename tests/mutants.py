@@ -115,6 +115,13 @@ MUTANTS = (
         ("tests/runtime/test_zombie.py",),
     ),
     Mutant(
+        "a worker that lost its lease reads what the next one records",
+        "runtime/log/reader.py::LogReader.refresh",
+        "if newest > self._epoch:",
+        "if False:",
+        ("tests/runtime/test_zombie.py",),
+    ),
+    Mutant(
         "a branch that the code has added passes for one that it had started",
         "core/journal.py::Extent.has_started",
         "return not self.reaches(branch, index) or self.forks.get((branch, index), 0) >= number",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, LeaseLost, Options, Run, RunWaiting, agent, tool
+from holdfast import AsyncRun, Holdfast, LeaseLost, Options, Run, RunWaiting, agent, step, tool
 
 SENT: list[str] = []
 
@@ -82,3 +83,38 @@ def test_the_receipt_of_a_worker_that_lost_its_lease_is_evidence_and_no_more(
         hf.resolve("r", call.step, done="paid 5", by="sam", why="the worker said so")
         assert hf.resume("r") == "paid 5"
     assert SENT == ["paid 5"]
+
+
+GIVEN: list[int] = []
+
+
+@step
+async def draw(number: int) -> int:
+    return number
+
+
+@agent
+async def drawing(run: AsyncRun) -> int:
+    for number in (1, 2):
+        GIVEN.append(await draw(number))
+    return 2
+
+
+def test_a_worker_that_lost_its_lease_is_not_given_what_the_next_one_recorded(
+    tmp_path: Path,
+) -> None:
+    """Found by the fuzzer (seed 3600250): a look for cancellations read what the other worker had recorded."""
+
+    def take_over(other: Holdfast) -> None:
+        frozen.point = ""  # once
+        with ThreadPoolExecutor() as another:  # here, an event loop is running
+            another.submit(other.run, drawing, id="r", wait=True).result()
+        frozen.worker.engine.cancel_watcher.notice_cancel("r")
+        GIVEN.clear()
+
+    frozen = Frozen(tmp_path / "h.db", "after commit call_succeeded", take_over)
+
+    with pytest.raises(LeaseLost):
+        frozen.worker.run(drawing, id="r")
+
+    assert 2 not in GIVEN

@@ -20,7 +20,7 @@ from collections.abc import Collection
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import Stop, StoreError
+from holdfast.errors import Stop, StoreError, Unwind
 from holdfast.runtime.call.gate import cancellation, is_overdue, overdue
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.clock import elapsed
@@ -187,7 +187,11 @@ class CancelWatcher:
         if root is None or root.session.lines is None:
             return
         session = root.session
-        session.catch_up()
+        try:
+            session.catch_up()
+        except Unwind as signal:  # another worker has the run, or its log is damaged
+            session.lose(signal)
+            return
         if session.journal.life.cancel is not None:
             _cancel(root, cancellation(session))
 

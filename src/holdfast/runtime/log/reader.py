@@ -17,7 +17,7 @@ from holdfast.core.journal import Journal
 from holdfast.core.journal_feed import feed, feed_receipt
 from holdfast.core.log import Head, Record
 from holdfast.core.state import RunState
-from holdfast.errors import LogRegressed, NotFound, UnknownEvent
+from holdfast.errors import LeaseLost, LogRegressed, NotFound, UnknownEvent
 from holdfast.runtime.log.view import AgentView
 from holdfast.runtime.log.writer import LogWriter
 from holdfast.store.base import Store
@@ -45,6 +45,7 @@ class LogReader:
         self,
         store: Store,
         run_id: str,
+        epoch: int,
         *,
         journal: Journal,
         view: AgentView,
@@ -54,7 +55,7 @@ class LogReader:
     ) -> None:
         """`on_read` is called when events that were not written here have become known; it must not block."""
         self._on_read = on_read
-        self._store, self._run_id, self._mutex = store, run_id, mutex
+        self._store, self._run_id, self._epoch, self._mutex = store, run_id, epoch, mutex
         self._view, self._writer = view, writer
         self.journal = journal
         self.head = log.origin(run_id)
@@ -174,7 +175,7 @@ class LogReader:
         """Read what others have written since; whether there was anything. Nothing of ours is on its way.
 
         The last event that was known must still be there: a store that lost it has lost what it had acknowledged
-        (LogRegressed).
+        (LogRegressed). What another worker has recorded is not for the code of this one (LeaseLost).
         """
         known = self.head
         page = self._store.read(self._run_id, after=known.seq - 1)
@@ -182,6 +183,9 @@ class LogReader:
             first = known.seq if page else self._store.head(self._run_id) + 1
             raise LogRegressed(self._run_id, first, "the store lost what it had acknowledged")
         new = page if known.seq < 0 else page[1:]
+        newest = max((record.epoch for record in new), default=0)
+        if newest > self._epoch:
+            raise LeaseLost(self._run_id, self._epoch, newest)
         self._take_in(log.verify(self._run_id, known, new))
         self._writer.head = self.head
         return bool(new)

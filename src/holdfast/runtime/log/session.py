@@ -128,6 +128,7 @@ class Session:
         self.log = LogReader(
             store,
             row.id,
+            row.epoch,
             journal=self.journal,
             view=self.view,
             writer=self.writer,
@@ -176,7 +177,10 @@ class Session:
         """See what came from outside, if nothing of ours is on its way; whether anything came."""
         with self._mutex:
             self.log.read_all()
-            return self.writer.is_idle and self.refresh()
+            try:
+                return self.writer.is_idle and self.refresh()
+            except LeaseLost as lost:
+                raise self.stop(Abandon(lost)) from None
 
     def _look_at_waits(self) -> None:
         """What was read may be what a line is waiting for, whichever line or thread has read it."""
