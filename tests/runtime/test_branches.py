@@ -10,7 +10,7 @@ import contextlib
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -1051,6 +1051,97 @@ def test_a_call_that_proves_to_have_happened_is_answered_and_the_timeout_follows
     with Holdfast(url, agents=[limited]) as hf:
         assert ["sent", "too late"] == hf.run(limited, id="r")
         assert ["sent", "too late"] == hf.replay("r").result
+
+
+async def in_time(how: str, work: Coroutine[Any, Any, str]) -> bool:
+    """Whether this ends within a short time."""
+    if how == "asyncio.wait_for":
+        try:
+            await asyncio.wait_for(work, 0.05)
+        except TimeoutError:
+            return False
+        return True
+    task = asyncio.create_task(work)
+    done, _ = await asyncio.wait([task], timeout=0.05)
+    task.cancel()
+    return bool(done)
+
+
+@pytest.mark.parametrize("how", ["asyncio.wait", "asyncio.wait_for"])
+def test_code_that_waited_for_a_task_for_some_time_waits_no_longer_on_replay(
+    url: str, how: str
+) -> None:
+    """The time passes while an outcome of the task is being written."""
+
+    @tool(risk="read")
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def work() -> str:
+        await made("first")
+        return await never()
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        return await made("in time" if await in_time(how, work()) else "too late")
+
+    block = at("before commit call_succeeded", lambda: threading.Event().wait(0.1))
+    with Holdfast(url, agents=[limited], options=Options(boundary=block)) as hf:
+        assert "too late" == hf.run(limited, id="r")
+    with Holdfast(url, agents=[limited]) as hf:
+        assert "too late" == hf.replay("r").result
+        assert 1 == kinds(hf).count("TimeoutFired")
+
+
+def test_code_that_stopped_waiting_for_a_task_and_lets_it_run_does_so_on_replay(url: str) -> None:
+    @tool(risk="read")
+    async def never() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        task = asyncio.create_task(never())
+        await asyncio.wait([task], timeout=0.05)
+        await made("too late")
+        task.cancel()
+        return await made("over")
+
+    with Holdfast(url, agents=[limited]) as hf:
+        assert "over" == hf.run(limited, id="r")
+        assert "over" == hf.replay("r").result
+
+
+@pytest.mark.parametrize("how", ["asyncio.wait", "asyncio.wait_for"])
+def test_a_task_that_ends_in_time_on_replay_does_so_also_if_the_process_is_slow(
+    url: str, how: str
+) -> None:
+    is_slow = threading.Event()
+
+    async def work(name: str) -> str:
+        await asyncio.sleep(0)
+        if is_slow.is_set():
+            threading.Event().wait(0.1)  # the event loop is blocked: the timer is due
+        return await made(name)
+
+    @agent
+    async def limited(run: AsyncRun) -> str:
+        works = asyncio.gather(work("a"), work("b"))
+        try:
+            if how == "asyncio.wait_for":
+                names = await asyncio.wait_for(works, 0.05)
+            else:
+                done, _ = await asyncio.wait([works], timeout=0.05)
+                names = done.pop().result() if done else await made("late")
+        except TimeoutError:
+            names = await made("late")
+        return await made("".join(names))
+
+    with Holdfast(url, agents=[limited]) as hf:
+        hf.run(limited, id="r")
+        is_slow.set()
+        assert hf.result("r") == hf.replay("r").result
 
 
 def test_a_timeout_in_the_body_of_a_tool_is_its_own(url: str) -> None:

@@ -95,8 +95,8 @@ async def draw(number: int) -> int:
 
 @agent
 async def drawing(run: AsyncRun) -> int:
-    for number in (1, 2):
-        GIVEN.append(await draw(number))
+    GIVEN.append(await draw(1))
+    GIVEN.append(await draw(2))
     return 2
 
 

@@ -475,7 +475,7 @@ class WaitEnded(Event, frozen=True, omit_defaults=True):
 
 
 class TimeoutFired(Event, frozen=True, omit_defaults=True):
-    """An `asyncio.timeout` of the agent's code has cancelled one of its tasks."""
+    """A timeout of the agent's code has taken effect: `asyncio.timeout` has cancelled a task, or `asyncio.wait` returned."""
 
     index: int
     """How many calls and waits the task had made."""

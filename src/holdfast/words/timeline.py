@@ -181,7 +181,7 @@ _SENTENCES: Final[dict[type[Event], Callable[[Any], Sentence]]] = {
     e.WaitBegan: _wait_began,
     e.WaitEnded: _wait_ended,
     e.TimeoutFired: lambda x: Sentence(
-        "timeout", f"a timeout in the agent's code cancelled branch {x.branch or 'main'}"
+        "timeout", f"a timeout in the agent's code fired in branch {x.branch or 'main'}"
     ),
     e.SignalReceived: lambda x: Sentence("signal", f"{visible(x.name)} {_value(x.value)}{_by(x)}"),
     e.ApprovalDecided: _approved,

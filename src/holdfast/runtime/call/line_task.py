@@ -32,7 +32,8 @@ class LineTask(asyncio.Task[Any]):
     def cancel(self, msg: Any | None = None) -> bool:
         timeout = _timeout_in(asyncio.Timeout._on_timeout)  # type: ignore[attr-defined]
         if timeout is not None and self.line is not None and current_branch() is not None:
-            return self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
+            self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
+            return True
         if self.line is not None:
             self.line.is_cancelled()
         return super().cancel(msg)

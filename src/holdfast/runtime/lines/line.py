@@ -22,7 +22,9 @@ await something else, or has ended (a `gather` inside a `shield` passes its resu
 
 _GROUPS: Final = frozenset(("TaskGroup.__aexit__", "TaskGroup._aexit"))
 """Coroutines in which a task group awaits its tasks, by their qualified names in all versions of Python."""
-_JOINS: Final = _GROUPS | {"_wait", "wait", "wait_for", "_wait_for_one"}
+_LIMITED: Final = frozenset(("_wait", "wait_for"))
+"""Coroutines of asyncio that wait for tasks, and may have a timer (`timeout_handle`) that ends that."""
+_JOINS: Final = _GROUPS | _LIMITED | {"wait", "_wait_for_one"}
 """Coroutines of asyncio that wait for tasks."""
 
 
@@ -64,6 +66,9 @@ class LineOwner(Protocol):
     @property
     def supervisor(self) -> LineEnds: ...
     def settle(self, hops: int) -> None: ...
+    def limit_wait(
+        self, line: Line, waiter: asyncio.Future[Any], timer: asyncio.TimerHandle
+    ) -> None: ...
 
 
 class LineState(enum.Enum):
@@ -140,7 +145,7 @@ class Line(Coroutine[Any, Any, Any]):
         if isinstance(raised, asyncio.CancelledError) and self.lines.suspension is not None:
             # The run is suspended: no code is being cancelled. A task group that awaits its tasks must not
             # leave before they have ended, or asyncio logs an error for each of them; it expects a cancellation.
-            raised = raised if self._awaiting in _GROUPS else self.lines.suspension
+            raised = raised if _name_of(self._innermost) in _GROUPS else self.lines.suspension
         if self._finished is not None:
             self._end()
             raise self._finished
@@ -242,15 +247,21 @@ class Line(Coroutine[Any, Any, Any]):
         if children is not None:
             ours = all(child.done() or self.lines.owns(child) for child in children)
             return LineState.JOINING if ours else LineState.OUTSIDE
-        return LineState.JOINING if self._awaiting in _JOINS else LineState.OUTSIDE
+        inner = self._innermost
+        name = _name_of(inner)
+        if name in _LIMITED and isinstance(awaited, asyncio.Future):
+            timer = inner.cr_frame.f_locals.get("timeout_handle")
+            if isinstance(timer, asyncio.TimerHandle) and not timer.cancelled():
+                self.lines.limit_wait(self, awaited, timer)
+        return LineState.JOINING if name in _JOINS else LineState.OUTSIDE
 
     @property
-    def _awaiting(self) -> str:
-        """The qualified name of the innermost coroutine that it is in."""
+    def _innermost(self) -> Any:
+        """The innermost coroutine that it is in."""
         inner: Any = self._coro
         while (below := getattr(inner, "cr_await", None)) is not None and hasattr(below, "cr_code"):
             inner = below
-        return getattr(getattr(inner, "cr_code", None), "co_qualname", "")
+        return inner
 
     # What asyncio and debuggers show of a coroutine, in addition to its name. (Not by `__getattr__`, with which every
     # attribute takes longer.)
@@ -270,3 +281,8 @@ class Line(Coroutine[Any, Any, Any]):
     @property
     def cr_await(self) -> Any:
         return getattr(self._coro, "cr_await", None)
+
+
+def _name_of(coro: Any) -> str:
+    """The qualified name of a coroutine's function."""
+    return getattr(getattr(coro, "cr_code", None), "co_qualname", "")

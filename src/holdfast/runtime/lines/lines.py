@@ -19,7 +19,7 @@ from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend, Unwind
 from holdfast.runtime.lines.line import AWAIT_HOPS, END_HOPS, Line, LineBranch, LineState
 from holdfast.runtime.lines.parking import Parking, ParkingRun
 from holdfast.runtime.lines.supervisor import SupervisedRun, Supervisor
-from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun
+from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun, WaitTimeout
 from holdfast.runtime.lines.turns import Turns, TurnsRun
 
 
@@ -106,7 +106,7 @@ class Lines:
 
     @property
     def has_fired(self) -> bool:
-        """Whether a timeout of the code has fired, and its line has not been cancelled yet."""
+        """Whether a timeout of the code has fired, and has had no effect yet."""
         return bool(self.timeouts.fired)
 
     @property
@@ -183,7 +183,7 @@ class Lines:
         if self.turns.advance():
             return
         if self.timeouts.fired:
-            self._cancel_line(self.timeouts.record_first())
+            self._take_effect(self.timeouts.record_first())
         elif self.parking.parked or self.has_unwound:
             self.supervisor.leave_if_quiet()
 
@@ -216,25 +216,38 @@ class Lines:
 
     # ── timeouts of the code ─────────────────────────────────────────────────────────────
 
-    def time_out(self, line: Line, timeout: asyncio.Timeout) -> bool:
+    def limit_wait(
+        self, line: Line, waiter: asyncio.Future[Any], timer: asyncio.TimerHandle
+    ) -> None:
+        """A line waits for tasks until asyncio's timer ends that. The timer is replaced by one that waits for its turn."""
+        timer.cancel()
+        timeout = WaitTimeout(waiter)
+        self.timeouts.enter(line, timeout)
+        ours = self.loop.call_at(timer.when(), self.time_out, line, timeout)
+
+        def ended(_: asyncio.Future[Any]) -> None:
+            ours.cancel()
+            self.timeouts.forget(timeout)
+
+        waiter.add_done_callback(ended)
+
+    def time_out(self, line: Line, timeout: asyncio.Timeout | WaitTimeout) -> None:
         """A timeout of the agent's code has fired."""
-        assert line.task is not None
+        fired = FiredTimeout(line, timeout)
         if self.is_over or self.session.is_ending or self.is_stopped:
-            return asyncio.Task.cancel(line.task)
-        self.timeouts.fired.append(FiredTimeout(line, timeout))
+            fired.take_effect()
+            return
+        self.timeouts.fired.append(fired)
         # The line may be the only one left and have yet to hear that another has ended: nothing counts that otherwise.
         self.settle(END_HOPS)
-        return True
 
     def time_out_again(self, place: Place, *, is_cut: bool) -> bool:
-        """Cancel the line of the timeout that is the next in the log, if it has fired again; see `Timeouts`."""
-        line = self.timeouts.take_again(place, is_cut=is_cut)
-        if line is not None:
-            self._cancel_line(line)
-        return line is not None
+        """Let the timeout that is the next in the log take effect, if it has fired again; see `Timeouts`."""
+        fired = self.timeouts.take_again(place, is_cut=is_cut)
+        if fired is not None:
+            self._take_effect(fired)
+        return fired is not None
 
-    def _cancel_line(self, line: Line) -> None:
-        assert line.task is not None
-        line.is_cancelled()
-        asyncio.Task.cancel(line.task)
+    def _take_effect(self, fired: FiredTimeout) -> None:
+        fired.take_effect()
         self.settle(AWAIT_HOPS)

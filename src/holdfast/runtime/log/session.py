@@ -352,7 +352,7 @@ def recorded_text(entry: Entry, read: Callable[[Value], bytes]) -> str:
     if entry.is_wait and entry.wait is not None:
         return f"wait for {entry.wait.wait} {entry.wait.name!r}".rstrip()
     if entry.timeout is not None:
-        return "a timeout (asyncio.timeout) that cancels the task"
+        return "a timeout of the code (asyncio.timeout, or that of asyncio.wait)"
     args = entry.args
     text = read(args).decode() if args is not None else f"arguments with digest {entry.args_digest}"
     return f"{entry.name}({text if len(text) <= 200 else text[:199] + '…'})"
