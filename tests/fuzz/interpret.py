@@ -321,7 +321,11 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
                 yield from _tried(run, rest, line, at)
             case "clean_up":
                 yield from _cleaned_up(run, rest, line, at)
-            case "map" | "gather" | "group" | "race" | "notify":
+            case "limited" | "within" | "until" | "shielded":
+                line.see((yield Op(word, (at, rest[0], rest[1], line.acc))))
+            case "thread":
+                line.see((yield Op(word, (at, rest[0], line.acc))))
+            case "map" | "gather" | "group" | "race" | "notify" | "queue" | "completed":
                 line.see((yield Op(word, (at, rest[0], line.acc))))
             case "timeout":
                 line.see((yield Op(word, (at, rest[0], rest[1], line.acc))))
@@ -514,6 +518,20 @@ class Async:
                 return await self._notified(*args)
             case "hang":
                 return await self._hang()
+            case "limited":
+                return await self._limited(*args)
+            case "queue":
+                return await self._queued(*args)
+            case "completed":
+                return await self._completed(*args)
+            case "within":
+                return await self._waited_for(*args)
+            case "until":
+                return await self._until(*args)
+            case "shielded":
+                return await self._shielded(*args)
+            case "thread":
+                return await asyncio.to_thread(self._in_thread, *args)
             case _:
                 return await self._together(op.what, *args)
 
@@ -544,6 +562,70 @@ class Async:
             return await self.execute(bodies[1], f"{at}b1", acc + 1)
 
         return list(await asyncio.gather(first(), second()))
+
+    async def _limited(self, at: str, places: int, bodies: list[Body], acc: int) -> Any:
+        limit = asyncio.Semaphore(places) if places > 1 else asyncio.Lock()
+
+        async def one(n: int) -> int:
+            async with limit:
+                return await self.execute(bodies[n], f"{at}b{n}", acc + n)
+
+        return list(await asyncio.gather(*map(one, range(len(bodies)))))
+
+    async def _queued(self, at: str, bodies: list[Body], acc: int) -> Any:
+        """Which of the two consumers takes what depends on which is free first."""
+        queue: asyncio.Queue[int] = asyncio.Queue()
+        taken: list[list[int]] = []
+
+        async def consume(number: int) -> None:
+            while not queue.empty():
+                n = await queue.get()
+                taken.append([number, n, await self.execute(bodies[n], f"{at}b{n}", acc + n)])
+
+        for n in range(len(bodies)):
+            queue.put_nowait(n)
+        await asyncio.gather(consume(0), consume(1))
+        return taken
+
+    async def _completed(self, at: str, bodies: list[Body], acc: int) -> Any:
+        branches = [self.execute(body, f"{at}b{n}", acc + n) for n, body in enumerate(bodies)]
+        # asyncio starts coroutines in any order here, but tasks have one.
+        tasks = [asyncio.create_task(branch) for branch in branches]
+        return [await first for first in asyncio.as_completed(tasks)]
+
+    async def _waited_for(self, at: str, seconds: float, body: Body, acc: int) -> Any:
+        try:
+            return await asyncio.wait_for(self.execute(body, f"{at}w", acc), seconds)
+        except TimeoutError:
+            return "time"
+
+    async def _until(self, at: str, seconds: float, body: Body, acc: int) -> Any:
+        """The code stops waiting for a task. If that is late, it is cancelled half of the time."""
+        task = asyncio.ensure_future(self.execute(body, f"{at}u", acc))
+        done, late = await asyncio.wait([task], timeout=seconds)
+        if late and acc % 2:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return "given up"
+        return [len(done), await task]
+
+    async def _shielded(self, at: str, seconds: float, body: Body, acc: int) -> Any:
+        """The code stops waiting for a task, and then waits for it all the same."""
+        task = asyncio.ensure_future(self.execute(body, f"{at}s", acc))
+        late = await self._late(task, seconds)
+        return [late, await task]
+
+    @staticmethod
+    async def _late(task: asyncio.Future[int], seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(task)
+        except TimeoutError:
+            return True
+        return False
+
+    def _in_thread(self, at: str, names: list[str], acc: int) -> Any:
+        return [self.tools[name](f"{at}n{n}", acc) for n, name in enumerate(names)]
 
     async def _together(self, how: str, at: str, bodies: list[Body], acc: int) -> Any:
         branches = [self.execute(body, f"{at}b{n}", acc + n) for n, body in enumerate(bodies)]

@@ -17,6 +17,12 @@ something that does not come in a process that has lost the run, or runs in a pr
 
     ["unlucky", fails] ["swallow", ms] ["cleans", ms, cleaning ms] ["endless"] ["raise_in", iteration]
     ["clean_up", body, body] ["leave", body] ["notify", [body, body]] ["hang"] ["stall", seconds]
+
+Others use more of asyncio: a semaphore or a lock, a queue with two consumers, as_completed, wait_for, wait with a
+timeout, shield, and to_thread:
+
+    ["limited", places, [body, …]] ["queue", [body, …]] ["completed", [body, …]] ["within", seconds, body]
+    ["until", seconds, body] ["shielded", seconds, body] ["thread", [name, …]]
 """
 
 from __future__ import annotations
@@ -437,6 +443,38 @@ def timeout_before_call(g: Generator) -> Program:
     return made
 
 
+def more_of_asyncio(g: Generator) -> Program:
+    """What code often uses to limit or share its work, in the middle of other branches."""
+    g.is_async = True
+
+    def some(*, waits: bool = False) -> Body:
+        calls: Body = [
+            g.one_of(["step"], ["keyed"], ["slow", g.one_of(1, 5, 20)], ["uuid"])
+            for _ in range(g.one_of(1, 2, 3))
+        ]
+        return [*calls, _ask_for(g), ["step"]] if waits and g.chance(0.3) else calls
+
+    def one() -> Statement:
+        bodies = [some(waits=True) for _ in range(g.one_of(2, 3, 5))]
+        return list(
+            g.one_of(
+                ["limited", g.one_of(1, 2), bodies],
+                ["queue", bodies],
+                ["completed", bodies],
+                ["within", g.one_of(0.005, 0.03, 5.0), some()],
+                ["until", g.one_of(0.005, 0.03), some()],
+                ["shielded", g.one_of(0.005, 0.03), some()],
+                ["thread", ["step", g.one_of("keyed", "step")]],
+            )
+        )
+
+    body: Body = []
+    for _ in range(g.one_of(2, 3)):
+        together: Statement = [g.one_of("gather", "group", "map"), [[one()], [one()], some()]]
+        body.append(g.one_of(one(), together))
+    return g.program("more_of_asyncio", [*body, ["keyed"]])
+
+
 def child_given_up(g: Generator) -> Program:
     """A run gives up a child at the moment when that gives up a child of its own."""
     g.is_async = True
@@ -629,6 +667,9 @@ SHAPES: dict[Make, frozenset[str]] = {
         {"timeouts", "map", "gather", "group", "failures", "signals", "questions", "approvals"}
     ),
     timeout_before_call: frozenset({"timeouts", "gather", "group", "stalls"}),
+    more_of_asyncio: frozenset(
+        {"branch_waits", "gather", "group", "map", "keyed", "questions", "signals", "approvals"}
+    ),
     child_given_up: frozenset(
         {"timeouts", "children", "branch_children", "group", "gather", "tx", "keyed", "timers"}
     ),
