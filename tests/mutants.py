@@ -24,6 +24,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "holdfast"
+PLAIN = ("--tb=native", "-p", "no:cacheprovider")
+"""Options of pytest. Its own traceback of a very deep error can crash the parser of Python 3.11."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -120,6 +122,20 @@ MUTANTS = (
         "if newest > self._epoch:",
         "if False:",
         ("tests/runtime/test_zombie.py",),
+    ),
+    Mutant(
+        "the timeout of asyncio.wait is not recorded",
+        "runtime/lines/line.py::Line._classify",
+        "if name in _LIMITED and isinstance(awaited, asyncio.Future):",
+        "if False:",
+        ("tests/runtime/test_branches.py",),
+    ),
+    Mutant(
+        "asyncio.as_completed starts branches in random order",
+        "runtime/call/task_factory.py::_BranchingFactory.__call__",
+        "if starts_in_any_order():",
+        "if False:",
+        ("tests/runtime/test_branches.py",),
     ),
     Mutant(
         "a branch that the code has added passes for one that it had started",
@@ -1175,6 +1191,7 @@ FUZZED = {
     # a timeout of the code fires while an end is on its way to it
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
     "a timeout that fires before its call may begin is forgotten": "timeout_before_call",
+    "the timeout of asyncio.wait is not recorded": "more_of_asyncio",
     # a caller that is cancelled while the code gives up a call
     "calls begin although the run ends here": "child_given_up",
     "a parent takes the end of its child's execution for a decision of its code": "child_given_up --store=postgres",
@@ -1226,7 +1243,7 @@ def killed_by(mutant: Mutant) -> str:
     """The first test that noticed, or an empty string."""
     with planted(mutant) as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests],
+            [sys.executable, "-m", "pytest", "-x", "-q", *PLAIN, *mutant.tests],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": folder},
             capture_output=True,
@@ -1235,7 +1252,11 @@ def killed_by(mutant: Mutant) -> str:
         )
     if done.returncode == 0:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    failed = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("FAILED tests", "ERROR tests"))
+    ]
     if done.returncode != 1 or not failed:
         sys.exit(
             f"{mutant.name}: pytest did not run (exit {done.returncode})\n{done.stdout[-3000:]}{done.stderr[-2000:]}"

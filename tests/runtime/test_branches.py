@@ -744,6 +744,33 @@ def test_of_two_recorded_outcomes_the_first_in_the_log_wins_the_race_again(url: 
         assert ["early", "late"] == hf.replay("r").result
 
 
+def test_coroutines_that_asyncio_starts_in_random_order_are_refused_before_one_is_started(
+    url: str,
+) -> None:
+    @step
+    async def fetch(number: int) -> int:
+        called.append(number)
+        return number
+
+    @agent
+    async def fetch_all(run: AsyncRun, start: bool) -> list[int]:
+        made = [fetch(n) for n in range(8)]
+        todo = [asyncio.ensure_future(one) for one in made] if start else made
+        try:
+            return sorted([await one for one in asyncio.as_completed(todo)])
+        finally:
+            for one in made:
+                one.close()  # or Python warns that it was never awaited
+
+    called: list[int] = []
+    with opened(url, fetch_all) as hf:
+        with pytest.raises(RunFailed, match=r"NotDurable: .* Pass it tasks"):
+            hf.run(fetch_all, False, id="coroutines")
+        assert [] == called
+        assert list(range(8)) == hf.run(fetch_all, True, id="tasks")
+        assert list(range(8)) == hf.replay("tasks").result
+
+
 def test_nothing_new_begins_before_the_code_has_what_is_recorded(url: str) -> None:
     """The winner's outcome is recorded before the crash. Resumed, the loser is ready to call first, and loses again."""
     calls: list[str] = []

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 from holdfast.runtime.lines.line import Line
 from holdfast.runtime.lines.lines import Lines
 from holdfast.runtime.log.branches import current_branch
+
+_FROM_A_SET: Final = frozenset(("as_completed", "_AsCompletedIterator.__init__"))
+"""Functions of asyncio that start coroutines from a set, by their qualified names in all versions of Python."""
 
 
 class LineTask(asyncio.Task[Any]):
@@ -56,3 +60,13 @@ def _timeout_in(method: Any) -> asyncio.Timeout | None:
         return None
     found: asyncio.Timeout = caller.f_locals["self"]
     return found
+
+
+def starts_in_any_order() -> bool:
+    """Whether the task that is being made is one of several that asyncio takes from a set: their order is random."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("asyncio."):
+        if frame.f_code.co_qualname in _FROM_A_SET:
+            return True
+        frame = frame.f_back
+    return False

@@ -19,7 +19,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.errors import CallFailed, Stop, Suspend
+from holdfast.errors import CallFailed, NotDurable, Stop, Suspend
 from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.operations import Flow
 from holdfast.runtime.call.suspend import suspend
@@ -128,12 +128,17 @@ class _BranchingFactory:
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **kwargs: Any
     ) -> asyncio.Task[Any]:
-        from holdfast.runtime.call.line_task import LineTask
+        from holdfast.runtime.call.line_task import LineTask, starts_in_any_order
 
         branch = current_branch()
         lines = None if branch is None else branch.session.lines
         if branch is None or lines is None:
             return self._task(loop, coro, kwargs)
+        if starts_in_any_order():
+            raise NotDurable(
+                "asyncio.as_completed starts coroutines in random order, so a resumed run could not tell its branches "
+                "apart. Pass it tasks: asyncio.as_completed([asyncio.create_task(c) for c in coroutines])"
+            )
         context = (kwargs.get("context") or contextvars.copy_context()).copy()
         forked = branch.fork()
         context.run(CURRENT.set, forked)
