@@ -610,7 +610,7 @@ class Async:
         return [len(done), await task]
 
     async def _shielded(self, at: str, seconds: float, body: Body, acc: int) -> Any:
-        """The code stops waiting for a task, and then waits for it all the same."""
+        """The code stops waiting for a task, and then still waits for it."""
         task = asyncio.ensure_future(self.execute(body, f"{at}s", acc))
         late = await self._late(task, seconds)
         return [late, await task]
