@@ -736,7 +736,7 @@ MUTANTS = (
     Mutant(
         "a task group leaves before its tasks when the run is suspended",
         "runtime/lines/line.py::Line.throw",
-        "raised if self._awaiting in _GROUPS else self.lines.suspension",
+        "raised if _name_of(self._innermost) in _GROUPS else self.lines.suspension",
         "self.lines.suspension",
         ("tests/runtime/test_branches.py", "-k", "nothing_is_logged and sqlite"),
     ),
