@@ -124,7 +124,7 @@ def feed_receipt(journal: Journal, seq: int, _time: int, event: e.CallSucceeded)
             extent.forks[place] = event.forks
         if index > extent.last.get(branch, -1):
             extent.last[branch] = index
-        journal.steps = max(journal.steps, step)
+        journal.steps = step if step > journal.steps else journal.steps
     journal.outcomes.append((seq, place))
     if journal.has_unseen_patch:
         journal.has_unseen_patch = event.buffered

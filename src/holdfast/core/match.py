@@ -122,7 +122,8 @@ def match(journal: Journal, request: Request) -> Match:
     if wrong is None:
         if entry is None:
             return NEW if not path else _new(journal, request, path, index)
-        return Recorded((path, index), entry) if entry.final else Open((path, index), entry)
+        is_final = entry.done is not None or entry.final
+        return Recorded((path, index), entry) if is_final else Open((path, index), entry)
     beyond = journal.retries.place_beyond(path, index, entries)
     if beyond is not None:
         return Moved((path, beyond))

@@ -51,7 +51,8 @@ def recorded(request: CallRequest, entry: Entry) -> Any:
     else:
         session.view.show(entry.seq)
     session.journal.forget(branch.path, request.index)
-    if done is not None and not entry.settled_as("done"):
+    resolved = entry.resolved
+    if done is not None and (resolved is None or resolved.how != "done"):
         if done.unavailable:
             raise result_lost(request, done.unavailable, done.step)
         note_duration(request.spec.name, done.duration_us)
@@ -59,7 +60,6 @@ def recorded(request: CallRequest, entry: Entry) -> Any:
         return request.spec.result.decode(
             result.json if not result.blob else session.unwrap(result)
         )
-    resolved = entry.resolved
     if resolved is not None and resolved.how == "done":
         return request.spec.result.decode(session.unwrap(resolved.result or e.NULL))
     error = resolved.error if resolved is not None and resolved.error else entry.failures[-1].error
@@ -91,13 +91,13 @@ def find(request: CodeRequest) -> Recorded | Open | New:
         if not log.knows_all:
             log.read_to(branch.path, request.index, request.count)
         found = match(journal, request)
-        if found is NEW or isinstance(found, Open | New):
-            return found
         if isinstance(found, Recorded):
             if found.place[1] != request.index:  # finished on a path that the code has left
                 journal.retries.use(found.place)
                 branch.give_back(request.index)
                 request.index = found.place[1]
+            return found
+        if found is NEW or isinstance(found, Open | New):
             return found
         if not log.knows_all:
             log.read_all()  # what follows may change it

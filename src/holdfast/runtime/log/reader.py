@@ -158,7 +158,9 @@ class LogReader:
     def read_to(self, branch: str, index: int, count: int = 1) -> None:
         """Know what the log contains at these places, from this one on; see `entry`."""
         for at in range(index, index + count):
-            self.entry(branch, at)
+            found = self.journal.entries.get((branch, at))
+            if found is None or found.done is None:  # as `entry` asks: it saves a call for each recorded step
+                self.entry(branch, at)
 
     def reaches(self, branch: str, index: int) -> bool:
         """Whether the log contains this place or a later one of the branch: the code is replaying."""

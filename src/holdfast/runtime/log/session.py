@@ -102,7 +102,7 @@ class Session:
         """Waits up to this long stay in the process; longer ones suspend the run."""
         self.journal = Journal()
         self.waits: dict[Place, OpenWait] = {}
-        """What its branches are waiting for, those that have was suspended too."""
+        """What its branches are waiting for, including those that are suspended."""
         self.suspensions: dict[Place, Suspend] = {}
         """The same for people."""
         self.children = AwaitedChildren(store, row, self.waits, config.agents)
