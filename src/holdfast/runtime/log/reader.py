@@ -159,7 +159,7 @@ class LogReader:
         """Know what the log contains at these places, from this one on; see `entry`."""
         for at in range(index, index + count):
             found = self.journal.entries.get((branch, at))
-            if found is None or found.done is None:  # as `entry` asks: it saves a call for each recorded step
+            if found is None or found.done is None:  # as `entry` asks, without a call
                 self.entry(branch, at)
 
     def reaches(self, branch: str, index: int) -> bool:
