@@ -873,6 +873,13 @@ MUTANTS = (
         ("tests/fuzz/test_found.py", "-k", "may_not_begin_yet and sqlite", "--timeout=30"),
     ),
     Mutant(
+        "a timeout that has fired has no effect when the run ends here",
+        "runtime/lines/supervisor.py::Supervisor.end",
+        "            self._lines.end_timeouts()\n",
+        "",
+        ("tests/runtime/test_zombie.py", "-k", "without_effect", "--timeout=30"),
+    ),
+    Mutant(
         "code that has yet to hear of a branch's end is blocked",
         "runtime/lines/lines.py::Lines.time_out",
         "self.settle(END_HOPS)",
@@ -1191,6 +1198,7 @@ FUZZED = {
     # a timeout of the code fires while an end is on its way to it
     "code that has yet to hear of a branch's end is blocked": "timeout_at_join",
     "a timeout that fires before its call may begin is forgotten": "timeout_before_call",
+    "a timeout that has fired has no effect when the run ends here": "timeout_before_call",
     "the timeout of asyncio.wait is not recorded": "more_of_asyncio",
     # a caller that is cancelled while the code gives up a call
     "calls begin although the run ends here": "child_given_up",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -118,3 +119,54 @@ def test_a_worker_that_lost_its_lease_is_not_given_what_the_next_one_recorded(
         frozen.worker.run(drawing, id="r")
 
     assert 2 not in GIVEN
+
+
+BLOCKING: list[Callable[[], None]] = []
+"""What blocks the loop once."""
+
+
+@step
+async def hang() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+@agent
+async def limiting(run: AsyncRun) -> str:
+    """While the loop is blocked, a timeout fires that ends a call."""
+    if BLOCKING:
+        asyncio.get_running_loop().call_later(0.01, BLOCKING.pop())
+    try:
+        async with asyncio.timeout(0.05):
+            await hang()
+    except TimeoutError:
+        await draw(1)
+    return "done"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("turns", range(7))
+def test_a_run_that_lost_its_lease_ends_although_a_timeout_has_fired_without_effect_yet(
+    tmp_path: Path, turns: int
+) -> None:
+    """Found by the fuzzer (seed 4024001): it waited for a call that only the timeout would have ended."""
+
+    def block() -> None:
+        worker.engine.leases.close()
+        with ThreadPoolExecutor() as another, Holdfast(tmp_path / "h.db") as other:
+            another.submit(other.run, limiting, id="r", wait=True).result()
+        look(turns)
+
+    def look(turns: int) -> None:
+        """See that the lease was lost, after some turns of the loop."""
+        if turns:
+            asyncio.get_running_loop().call_soon(look, turns - 1)
+        else:
+            worker.engine.leases.renew()
+
+    BLOCKING[:] = [block]
+    worker = Holdfast(tmp_path / "h.db", options=Options(lease_seconds=0.5))
+
+    with pytest.raises(LeaseLost):
+        worker.run(limiting, id="r")
+
+    assert worker.get("r").status == "completed"

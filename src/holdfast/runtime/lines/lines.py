@@ -248,6 +248,13 @@ class Lines:
             self._take_effect(fired)
         return fired is not None
 
+    def end_timeouts(self) -> None:
+        """The run ends here, and its code no longer gets turns: those that have fired take effect at once. The end waits
+        for calls in progress, and one of them may end only so."""
+        fired, self.timeouts.fired = self.timeouts.fired, []
+        for timeout in fired:
+            timeout.take_effect()
+
     def _take_effect(self, fired: FiredTimeout) -> None:
         fired.take_effect()
         self.settle(AWAIT_HOPS)

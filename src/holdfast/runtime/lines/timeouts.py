@@ -90,7 +90,7 @@ class Timeouts:
 
     def record_first(self) -> FiredTimeout:
         """Record the first of those that have fired."""
-        first = self.fired.pop(0)
+        first = self.fired[0]
         line, name = first.line, self._names.get(first.timeout, NO_NAME)
         assert line.branch is not None
         fired = e.TimeoutFired(
@@ -100,7 +100,8 @@ class Timeouts:
             entered_at=name.entered_at,
             number=name.number,
         )
-        self._session.buffer(fired)
+        self._session.buffer(fired)  # not if the run was stopped: then it takes effect at the end
+        self.fired.remove(first)
         return first
 
     def take_again(self, place: Place, *, is_cut: bool) -> FiredTimeout | None:
