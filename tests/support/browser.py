@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from holdfast.web.app import create_app
+from holdfast.web.context import ClientLimits
 from support.waiting import eventually
 from support.web import TOKENS, credentials
 
@@ -48,8 +49,9 @@ def chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def serving(store: Any, **options: Any) -> Iterator[str]:
-    """The pages of a store, at the address that is yielded."""
-    app = create_app(store, credentials=credentials(), **options)
+    """The pages of a store, at the address that is yielded. A fast machine signs in more often than a person may."""
+    limits = ClientLimits(requests_per_second=100_000, signins_per_minute=100_000)
+    app = create_app(store, credentials=credentials(), **{"limits": limits, **options})
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, log_config=None, ws="none", timeout_graceful_shutdown=1
     )
