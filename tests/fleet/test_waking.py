@@ -204,7 +204,8 @@ def test_timers_due_at_once_are_drained_by_workers_in_order_and_without_a_stampe
     for woken in by_process.values():
         rank = {there: here for here, there in enumerate(sorted(woken))}
         off = [abs(rank[there] - here) for here, there in enumerate(woken)]
-        assert max(off) < 4 * concurrency, max(off)
+        # On the average: a thread that stands still after it has claimed a run is overtaken by any number of others.
+        assert sum(off) / len(off) < concurrency, off
     assert 0 < threads <= concurrency + 10
     with Holdfast(url) as hf:
         rows = hf.store.runs(limit=many)
