@@ -34,6 +34,7 @@ from fuzz.programs import generate, shown
 WORKERS = 5
 PULSES = 256
 PR_SET_PDEATHSIG = 1
+SHOW_STACKS = signal.SIGUSR1
 IDLE_SECONDS = 0.15
 """A worker that meets no boundary for so long has nothing to do, or hangs: it is replaced."""
 PEACE_CONCURRENCY = 64
@@ -166,6 +167,7 @@ class Batch:
             os.dup2(log, 2)
             os.dup2(log, 1)
             faulthandler.enable()
+            faulthandler.register(SHOW_STACKS)  # of all threads, into stderr
             what()
             code = 0
         except BaseException:  # a forked process must end here, and say why
@@ -336,6 +338,8 @@ class Batch:
         code = self._forked(lambda: lives.settle(self.stage, plan), OVERALL_SECONDS)
         if code:
             self._violated(Violation("settling failed", "", self._stderr()))
+        if any(found["kind"] == "stuck" for found in self.stage.world.findings()):
+            self._show_stacks(worker)
         if role == "drive":
             self._count("batches driven by hf.run(wait=True)")
         self.alive.pop(worker)
@@ -345,6 +349,13 @@ class Batch:
         _, status = os.waitpid(worker, 0)
         if os.waitstatus_to_exitcode(status) != -signal.SIGKILL:
             self._violated(Violation("worker ended by itself", "", self._stderr()))
+
+    def _show_stacks(self, pid: int) -> None:
+        """Let a process write into stderr what its threads are doing, while runs of it are stuck."""
+        os.kill(pid, SHOW_STACKS)
+        end = time.monotonic() + 5.0
+        while time.monotonic() < end and "most recent call first" not in self._stderr():
+            self._sleep(0.05)
 
     def _freeze(self, worker: int) -> None:
         """Let the worker of the peace lose its leases to another one, which is killed before it is done."""
@@ -441,7 +452,7 @@ class Batch:
                 *logs,
             ]
             (where / f"{root}.txt").write_text("\n".join(text) + "\n", "utf-8")
-        for name in ("effects", "acks", "findings", "lives", "stderr"):
+        for name in ("effects", "acks", "findings", "lives", "freeze", "hangs", "stderr"):
             if (self.stage.folder / name).exists():
                 shutil.copy(self.stage.folder / name, where / name)
 
