@@ -26,7 +26,7 @@ from holdfast.web.pages.json_html import json_html
 from holdfast.web.pages.render import STATIC
 from holdfast.web.reader import RunReader
 from support import gallery
-from support.web import TOKENS, credentials, job, mail, patient
+from support.web import TOKENS, credentials, job, mail, patient, quiz
 
 TEMPLATES = STATIC.parent / "templates"
 VENDORED = {
@@ -355,6 +355,16 @@ def test_an_invalid_search_is_refused_with_the_position_of_the_error(text: str, 
     """The place, and what is known."""
     with pytest.raises(InvalidInput, match=re.escape(says)):
         parse(text)
+
+
+def test_a_question_is_named_once_in_its_row(hf: Holdfast, client: TestClient) -> None:
+    """Its text is the name of the row: nothing has to be added."""
+    hf.start(quiz, id="quiz-1")
+    hf.worker().run(once=True)
+    (row,) = re.findall(
+        r'<span class="tl-name">(.*?)</span></span>', client.get("/runs/quiz-1").text
+    )
+    assert 1 == row.count("Which one?")
 
 
 def test_counts_and_the_fleet_are_read_from_rows(shown: Path) -> None:

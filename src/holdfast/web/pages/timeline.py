@@ -176,7 +176,8 @@ def _drawn(rows: list[SpanRow], scale: Scale, view: RunView) -> dict[str, Any]:
 def label(row: SpanRow) -> str:
     """What distinguishes this call from others of its tool: its first argument."""
     if row.args is None:
-        return cut(visible(row.spans[0].text), LABEL) if row.spans and not row.step else ""
+        text = row.spans[0].text if row.spans and not row.step else ""
+        return "" if text == row.name else cut(visible(text), LABEL)
     if row.args.blob:
         return ""
     given = views.to_plain(row.args)
