@@ -113,9 +113,8 @@ def test_a_worker_idles_while_ten_thousand_runs_are_waiting(url: str, processes:
         now = hf.store.now()
         fill(url, MANY, agent="census", now=now, due=now + 3600 * MICROSECONDS, step=1000)
         before = cpu_seconds(worker.pid)
-        with pytest.raises(
-            subprocess.TimeoutExpired
-        ):  # what is measured is time in which nothing happens
+        with pytest.raises(subprocess.TimeoutExpired):
+            # What is measured is time in which nothing happens.
             worker.wait(10)
 
         assert cpu_seconds(worker.pid) - before < 0.5

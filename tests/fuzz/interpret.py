@@ -299,9 +299,8 @@ def interpret(run: Any, body: Body, line: Line) -> Steps:
                 if top.endswith(f"i{rest[0]}"):
                     raise ProgramError(at)
             case "stall":
-                if (
-                    random.random() < 0.3
-                ):  # not run.random(): another execution may be as fast as ever
+                if random.random() < 0.3:
+                    # Not run.random(): another execution may be as fast as ever.
                     stand_still(rest[0])
             case "leave":
                 yield Op(word, (at, rest[0], line.acc))

@@ -510,9 +510,8 @@ def test_a_network_that_swallows_everything_ends_the_wait(
 
     def appended() -> bool:
         with contextlib.suppress(StoreUnavailable):  # a store with so little patience
-            with contextlib.suppress(
-                Conflict
-            ):  # what was under way may arrive now, or have arrived
+            with contextlib.suppress(Conflict):
+                # What was under way may arrive now, or have arrived.
                 one.append("once")
             return True
         return False

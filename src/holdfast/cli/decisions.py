@@ -323,9 +323,8 @@ def patch(
 def cancel(run_id: str, decider: Decider) -> None:
     """Cancel a run at its next call. A call in progress is not interrupted."""
     with existing_store(decider.url) as store:
-        if (
-            views.row_of(store, run_id).status not in TERMINAL_STATUSES
-        ):  # else it is refused, with the reason
+        if views.row_of(store, run_id).status not in TERMINAL_STATUSES:
+            # Else it is refused, with the reason.
             decider.confirm(lambda: f"cancel {_summary(store, run_id)}?")
         acts.cancel(store, run_id, by=decider.by, why=decider.why)
         _report(store, run_id, "will be cancelled at its next call", decider)

@@ -199,9 +199,8 @@ def parameters(
 def converted(text: str, declared: Any) -> Any:
     """A text as a value of the declared type: text where text is wanted, else what its JSON or the
     text itself (a date, an enum's value) reads as; NotStorable if neither does."""
-    if (
-        typing.get_origin(declared) is typing.Annotated
-    ):  # its constraints are checked with the input
+    if typing.get_origin(declared) is typing.Annotated:
+        # Its constraints are checked with the input.
         declared = typing.get_args(declared)[0]
     if declared is Any or declared is object:
         return json_or_text(text)

@@ -151,9 +151,8 @@ def _resolved(journal: Journal, seq: int, _time: int, event: e.CallResolved) -> 
     entry = _call(journal, seq, event)
     entry.resolved = event
     entry.doubted = None
-    if (
-        entry.done is not None
-    ):  # its result was not kept: what the code did without it does not bind
+    if entry.done is not None:
+        # Its result was not kept: what the code did without it does not bind.
         entry.granted_seq = seq
     if event.how == "retry":
         entry.first_intent_at = 0  # a person decided: the key is used again

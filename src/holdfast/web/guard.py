@@ -101,9 +101,8 @@ class Guard:
             )
         try:
             who = identify(server, scope)
-        except (
-            HoldfastError
-        ) as error:  # a name that cannot be one, a credentials file that cannot be read
+        except HoldfastError as error:
+            # A name that cannot be one, a credentials file that cannot be read.
             return problem_response(problem_of(error))
         scope.setdefault("state", {})["principal"] = who
         if who is None and not _is_open(scope):
@@ -233,9 +232,8 @@ class _Body:
     async def _next(self) -> Message:
         if self._ended:
             return await self._receive()  # waits until the client disconnects
-        if (
-            self._until is None
-        ):  # all of it in this time: else a byte now and then would hold it open
+        if self._until is None:
+            # All of it in this time: else a byte now and then would hold it open.
             self._until = asyncio.get_running_loop().time() + self._seconds
         try:
             async with asyncio.timeout_at(self._until):

@@ -88,11 +88,8 @@ def _exact_schemas(types: Mapping[str, Any], what: str) -> tuple[dict[str, Any],
         made, defs = msgspec.json.schema_components(
             plain.values(), ref_template="#/$defs/{name}", schema_hook=_foreign_schema
         )
-    except (
-        TypeError,
-        NotImplementedError,
-        NameError,
-    ) as error:  # how msgspec reports a type that it cannot describe
+    except (TypeError, NotImplementedError, NameError) as error:
+        # How msgspec reports a type that it cannot describe.
         raise InvalidInput(
             f"{what} has a parameter that JSON Schema cannot describe: {error}"
         ) from None

@@ -294,13 +294,11 @@ class _OpenAppend(ToolTransaction):
         if _ends_transaction(sql):
             raise not_the_tools()
         try:
-            with (
-                self._db.pipeline()
-            ):  # where the protocol takes one statement at a time, and no second
+            with self._db.pipeline():
+                # Where the protocol takes one statement at a time, and no second.
                 cursor = self._db.execute(sql, params)
-        except (
-            psycopg.Error
-        ) as error:  # others are the database's own words, which a tool may catch
+        except psycopg.Error as error:
+            # Others are the database's own words, which a tool may catch.
             if error.sqlstate == _ENDS_INSIDE:
                 raise not_the_tools() from error
             if error.sqlstate == _SYNTAX and error.diag.source_function == _PREPARING:

@@ -459,9 +459,8 @@ class Pool:
             return link.run(work)
 
     def close(self) -> None:
-        with contextlib.suppress(
-            IndexError
-        ):  # until there is none; another thread may take the last
+        with contextlib.suppress(IndexError):
+            # Until there is none; another thread may take the last.
             while True:
                 self._idle.pop().close()
 

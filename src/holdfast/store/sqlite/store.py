@@ -196,9 +196,8 @@ class SQLiteStore:
         if limit <= 0:
             return []
         checked = check_claim_filters(filters)
-        with (
-            self._reading() as db
-        ):  # without the write lock: an idle worker disturbs no other process
+        with self._reading() as db:
+            # Without the write lock: an idle worker disturbs no other process.
             if not _due(db, checked, self.now(), 1, exclude):
                 return []
         with self._transaction() as db:

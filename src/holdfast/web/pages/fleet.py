@@ -42,12 +42,8 @@ def next_times(schedule: Schedule, many: int) -> list[int]:
     try:
         times = cron.following(cron.parse(schedule.cron), ZoneInfo(schedule.zone), schedule.next_at)
         return [schedule.next_at, *itertools.islice(times, many - 1)]
-    except (
-        HoldfastError,
-        ValueError,
-        LookupError,
-        OSError,
-    ):  # a zone that this machine does not know
+    except (HoldfastError, ValueError, LookupError, OSError):
+        # A zone that this machine does not know.
         return [schedule.next_at]
 
 
