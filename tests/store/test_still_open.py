@@ -84,7 +84,7 @@ LOGS = st.lists(st.tuples(OPENING, st.integers(0, 1)), min_size=15, max_size=40)
 
 def written(drawn: list[tuple[Event, int]], *, keep_calls: bool) -> list[Record]:
     """A log as a worker writes it: it doubts only what it has begun, and says what is open when it stops."""
-    draft = Draft(keep_calls=keep_calls)
+    draft = Draft.of(keep_calls=keep_calls)
     created = e.RunCreated(run_id="r", agent="a", input=inline({}))
     head, records = log.seal(log.origin("r"), [created], epoch=1, time=5)
     draft.apply(0, 5, created)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from msgspec import Struct, field
 
@@ -60,6 +60,7 @@ _PLAIN: Final = tuple(
     if f not in _LISTS
     and f not in ("state", "notes", "calls", "waits", "signals", "queued", "loop")
 )
+_EMPTY: Final = RunState()
 _plain_of: Final = attrgetter(*_PLAIN)
 _lists_of: Final = attrgetter(*_LISTS)
 
@@ -88,13 +89,16 @@ class Document:
             return
 
 
-class DraftState:
+class DraftState(Struct, eq=False):
     """The fields of a `RunState`, to be changed in place; `freeze` returns them as a `RunState`.
 
     With `keep_calls=False` finished calls are forgotten, so that a live run of any length needs no
     more memory than what its agent can still read.
     """
 
+    keep_calls: bool
+    open: _Collections
+    loop: Document
     id: str
     agent: str
     status: str
@@ -139,12 +143,13 @@ class DraftState:
     updated_at: int
     seq: int
 
-    def __init__(self, start: RunState | None = None, *, keep_calls: bool = True) -> None:
-        start = start if start is not None else RunState()
-        self.keep_calls = keep_calls
-        vars(self).update(zip(_PLAIN, _plain_of(start), strict=True))
-        vars(self).update(zip(_LISTS, map(list, _lists_of(start)), strict=True))
-        self.open = _Collections(
+    @classmethod
+    def of(cls, start: RunState | None = None, *, keep_calls: bool = True) -> Self:
+        """A draft of this state; by default of a run without events."""
+        start = start if start is not None else _EMPTY
+        plain: dict[str, Any] = dict(zip(_PLAIN, _plain_of(start), strict=True))
+        lists: dict[str, Any] = dict(zip(_LISTS, map(list, _lists_of(start)), strict=True))
+        collections = _Collections(
             state=dict(start.state),
             notes=dict(start.notes),
             calls={(c.branch, c.index): c for c in start.calls if c.index >= 0},
@@ -153,7 +158,8 @@ class DraftState:
             queued={x.id: x for x in start.queued},
             past_calls=[c for c in start.calls if c.index < 0],
         )
-        self.loop = Document(start.loop)
+        loop = Document(start.loop)
+        return cls(keep_calls=keep_calls, open=collections, loop=loop, **plain, **lists)
 
     def freeze(self, *, loop: bool = True) -> RunState:
         """The state now, as an immutable value; without the loop's own state if that is not wanted."""

@@ -39,7 +39,7 @@ from holdfast.core.state import (
 
 def fold(start: RunState, records: Iterable[Record]) -> RunState:
     """The state after these records, which follow those that made `start`."""
-    draft = Draft(start)
+    draft = Draft.of(start)
     for record in records:
         draft.apply(record.seq, record.time, read_event(draft.id or "?", record))
     return draft.freeze()

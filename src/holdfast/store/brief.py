@@ -39,7 +39,7 @@ class BriefFold:
     """A fold that leaves calls out as it proceeds."""
 
     def __init__(self, start: RunState) -> None:
-        self._draft, self._limit = Draft(start), 2 * KEPT + _SLACK
+        self._draft, self._limit = Draft.of(start), 2 * KEPT + _SLACK
 
     def apply(self, run_id: str, record: Record) -> None:
         """Take in the next record."""

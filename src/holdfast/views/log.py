@@ -129,7 +129,7 @@ def check(store: Store, run_id: str, *, through: Through = iter) -> int:
 def _check(store: Store, run_id: str, through: Through, last: list[Record]) -> None:
     while True:
         row = row_of(store, run_id)
-        draft = Draft(keep_calls=False)
+        draft = Draft.of(keep_calls=False)
         for record, event in _verified(store, run_id, through, last):
             draft.apply(record.seq, record.time, event)
         damage = contradiction(row, draft)

@@ -81,7 +81,7 @@ def pending(store: Store, run_id: str) -> RunState:
 
 def folded(store: Store, run_id: str) -> RunState:
     """The fold of the whole log."""
-    draft = Draft()
+    draft = Draft.of()
     for record in checked(store, run_id):
         draft.apply(record.seq, record.time, log.read_event(run_id, record))
     return draft.freeze()
@@ -243,9 +243,9 @@ def around(
     end = start if call is None else call.last_seq + 1
     near = marks.before(start) if marks is not None else None
     head, draft = (
-        (log.origin(run_id), Draft(keep_calls=False))
+        (log.origin(run_id), Draft.of(keep_calls=False))
         if near is None
-        else (near[0], Draft(near[1], keep_calls=False))
+        else (near[0], Draft.of(near[1], keep_calls=False))
     )
     before: RunState | None = None
     for record in _verified(store, run_id, head):

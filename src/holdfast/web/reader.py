@@ -98,7 +98,7 @@ class _CachedState:
     def reset(self, run_id: str) -> None:
         """Start over: what was kept is not of this run, or not all of an event was applied."""
         self.head = log.origin(run_id)
-        self.draft, self.spans, self.marks = Draft(), Spans(), Checkpoints()
+        self.draft, self.spans, self.marks = Draft.of(), Spans(), Checkpoints()
         self.spending: list[Spending] = []
         self.frozen: RunState | None = None
         self.brief = RunState()

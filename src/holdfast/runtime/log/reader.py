@@ -84,7 +84,7 @@ class LogReader:
             first = saved.first
             feed(self.journal, first.seq, first.time, log.read_event(self._run_id, first))
             self.journal.begin_at(saved.state)
-            self._view.draft = Draft(saved.state, keep_calls=False)
+            self._view.draft = Draft.of(saved.state, keep_calls=False)
             self.steps = saved.state.steps
             self.head = self._writer.head = saved.head
             self.saved_bytes = saved.bytes

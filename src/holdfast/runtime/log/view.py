@@ -48,7 +48,7 @@ class AgentView:
 
     def __init__(self, writer: LogWriter, mutex: threading.RLock, now: Callable[[], int]) -> None:
         self._writer, self._mutex, self._now = writer, mutex, now
-        self.draft = Draft(keep_calls=False)
+        self.draft = Draft.of(keep_calls=False)
         """What the code has been shown."""
         self.unseen: deque[tuple[int, int, Event]] = deque()
         """What is known and not shown yet: seq, time and event."""
@@ -57,9 +57,18 @@ class AgentView:
         self._held_usage: list[tuple[int, Usage]] = []
         self._seen: _SeenState | None = None
 
+    def record(self, seq: int, time: int, event: Event, *, is_shown: bool) -> None:
+        """An event is in the log. `is_shown`: the code sees it with what comes before it, and that is now."""
+        if is_shown and not self.unseen:
+            self.draft.apply(seq, time, event)
+        else:
+            self.unseen.append((seq, time, event))
+
     def show(self, seq: int) -> None:
         """Let the code see the log up to this event."""
         unseen, apply = self.unseen, self.draft.apply
+        if not unseen and not self._held_usage:
+            return
         with self._mutex:
             while unseen and unseen[0][0] <= seq:
                 apply(*unseen.popleft())
@@ -106,7 +115,7 @@ class AgentView:
             shown, waiting = self.draft.freeze(loop=False), self.pending(Noted)
             if not waiting:
                 return shown
-            seen = Draft(shown, keep_calls=False)
+            seen = Draft.of(shown, keep_calls=False)
             for x in waiting:
                 seen.apply(self.draft.seq, self._now(), x)
             return seen.freeze()
