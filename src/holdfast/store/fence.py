@@ -40,11 +40,12 @@ def refusals(
     and has one; its refusal counts like the others.
     """
     ends: dict[str, LogPosition] = {}
+    now = positions.copy()  # where the logs end after what was accepted before
     refused: list[Exception | None] = []
     wakes: dict[str, int] = {}  # by appends of this batch that come before
     for work in batch:
         run_id = work.run_id
-        at = (ends.get(run_id) if ends else None) or positions.get(run_id)
+        at = now.get(run_id)
         if at is None:
             refused.append(NotFound(f"no run {run_id!r}"))
             continue
@@ -63,8 +64,8 @@ def refusals(
                 for woken_id in (*own, *work.change.wakes):
                     wakes[woken_id] = wakes.get(woken_id, 0) + 1
             if work.records:
-                last = work.records[-1]
-                ends[run_id] = _new(LogPosition, (epoch, last[0], last[5], key, woken))
+                seq, _, _, _, _, hash_ = work.records[-1]
+                now[run_id] = ends[run_id] = _new(LogPosition, (epoch, seq, hash_, key, woken))
             refused.append(None)
     return refused, ends
 
