@@ -299,7 +299,7 @@ MUTANTS = (
     Mutant(
         "what another branch has read since does not count when a batch is built",
         "runtime/log/writer.py::LogWriter.commit",
-        "commit.condition(session)",
+        "batch.condition(session)",
         "pass",
         ("tests/runtime/test_branches.py", "-k", "no_call_starts_after and sqlite"),
     ),
@@ -837,16 +837,16 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation that a call swallows is lost",
-        "runtime/call/async_driver.py::_invoke",
-        "if is_swallowed and cancelling() > before:",
+        "runtime/call/async_driver.py::invoke_call",
+        "if is_swallowed and cancellations() > before:",
         "if False:",
         ("tests/fuzz/test_found.py", "-k", "swallows and sqlite"),
     ),
     Mutant(
         "a recorded timeout of a lone line is not waited for",
         "runtime/lines/lines.py::Lines.is_in_order",
-        " and not self.session.journal.timeouts",
-        "",
+        "if self.session.journal.timeouts:",
+        "if False:",
         ("tests/fuzz/test_found.py", "-k", "recorded_before_an_outcome and sqlite"),
     ),
     Mutant(
@@ -868,8 +868,8 @@ MUTANTS = (
     Mutant(
         "a timeout that fires before its call may begin is forgotten",
         "runtime/lines/line.py::Line.send",
-        "elif lines.has_fired:",
-        "elif False:",
+        "lines.needs_order and lines.has_fired",
+        "False",
         ("tests/fuzz/test_found.py", "-k", "may_not_begin_yet and sqlite", "--timeout=30"),
     ),
     Mutant(
@@ -999,7 +999,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation that comes while a receipt is being committed is lost",
-        "runtime/call/async_driver.py::_deliver_later",
+        "runtime/call/async_driver.py::deliver_later",
         "line.cancel_due = True",
         "line.cancel_due = False",
         ("tests/runtime/test_cancelled_calls.py", "-k", "result_is_recorded"),

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import re
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -1288,7 +1287,7 @@ def test_an_async_agent_maps_a_plain_step(home: Any) -> None:
     assert [call.name for call in hf.get("r").calls] == ["doubled"] * 3
 
 
-class _Guarded(deque[Any]):
+class _Guarded(list[Any]):
     """Batches on their way: other branches change them, so that they are read under the run's lock only."""
 
     lock: Any

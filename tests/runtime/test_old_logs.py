@@ -22,7 +22,7 @@ from holdfast.core.events import SignalReceived
 from holdfast.core.fold import fold
 from holdfast.core.log import Blob, Record
 from holdfast.core.state import RunState
-from holdfast.runtime.call import async_driver, enter, flow, match
+from holdfast.runtime.call import enter, enter_async, flow, match
 from holdfast.runtime.call.request import CallRequest
 from holdfast.store.base import Append, Creation, NewRun, RowChange, Store, system_clock
 from holdfast.store.sqlite import SQLiteStore
@@ -152,8 +152,8 @@ def test_logs_of_0_1_add_up_to_the_same_state(name: str) -> None:
 def test_every_scenario_leaves_the_same_log_without_the_shortcut_of_the_call_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded result is returned without driving a flow, and a plain step passes no stage that has nothing to do, for
-    speed only: so from every log, all continues alike without that, and if a test watches every boundary."""
+    """A recorded result is returned without driving a flow, and a plain step passes no stage that has nothing to do, and
+    no flow if it is awaited, for speed only: so from every log, all continues alike without that, and if a test watches every boundary."""
     cases = [{**_cases(name)[0], "runs": []}, *_cases(name)]  # from its start, too
 
     with_them = [_continued(tmp_path / f"a{n}", case, Options()) for n, case in enumerate(cases)]
@@ -178,10 +178,13 @@ def _use_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(request: CallRequest, entry: Entry | None) -> tuple[CallRequest, Entry | None]:
         return request, found.pop(id(request), entry)
 
-    monkeypatch.setattr(enter, "find", find)
-    for module in (enter, async_driver):  # nor is any stage left out
-        monkeypatch.setattr(module, "begin", lambda *call: flow.answer(*shown(*call)))
+    for module in (enter, enter_async):
+        monkeypatch.setattr(module, "find", find)
+    for module in (flow, enter_async):  # nor is any stage left out
+        monkeypatch.setattr(module, "is_only_its_body", lambda *_: False)
+    monkeypatch.setattr(enter, "begin", lambda *call: flow.begin(*shown(*call)))
     monkeypatch.setattr(enter, "proceed", lambda *call: flow.proceed(*shown(*call)))
+    monkeypatch.setattr(enter_async, "answer", lambda *call: flow.answer(*shown(*call)))
 
 
 def _continued(file: Path, case: Case, options: Options) -> tuple[Any, list[Any]]:

@@ -12,7 +12,7 @@ from holdfast.core import log
 from holdfast.core.events import NULL, Event, NoteTaken
 from holdfast.core.journal import Journal
 from holdfast.errors import Conflict, Woken
-from holdfast.runtime.log.writer import Batch, BatchState, Commit, LogWriter
+from holdfast.runtime.log.writer import Batch, BatchState, LogWriter
 from holdfast.store.base import Append
 
 BATCHES = 4
@@ -61,7 +61,7 @@ def note(key: str) -> Event:
 
 
 def keys(batch: Batch) -> list[str]:
-    return [event.key for event in batch.events if isinstance(event, NoteTaken)]
+    return [event.key for event in batch.all_events if isinstance(event, NoteTaken)]
 
 
 def sent_batches(sent: list[Append], **rest: Any) -> tuple[Reader, LogWriter, list[Batch]]:
@@ -71,8 +71,8 @@ def sent_batches(sent: list[Append], **rest: Any) -> tuple[Reader, LogWriter, li
     batches = []
     for n in range(BATCHES):
         writer.buffer(note(f"note {n}"))
-        commit = Commit([note(f"event {n}")], **(rest if n == 1 else {}))
-        batches.append(writer.commit(commit, sent.append))
+        batch = Batch([note(f"event {n}")], **(rest if n == 1 else {}))
+        batches.append(writer.commit(batch, sent.append))
     return reader, writer, batches
 
 

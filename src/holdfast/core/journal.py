@@ -309,7 +309,7 @@ class Journal:
         self.retries = Retries()
         self.extent = Extent()
         self.facts: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
-        self.signals: deque[PendingSignal] = deque()
+        self.signals: list[PendingSignal] = []
         self.steps = 0
         self.accepted = 0
         """The seq of the event by which new steps were accepted among all that is recorded before it."""
@@ -366,10 +366,10 @@ class Journal:
         self.restarted, self.steps = state.seq, state.steps
         if state.budget or state.deadline_at is not None:
             self.life.set_limits(state.deadline_at, state.budget)
-        self.signals = deque(
+        self.signals = [
             PendingSignal(s.seq, e.SignalReceived(id=s.id, name=s.name, value=s.value))
             for s in state.signals
-        )
+        ]
         if state.iteration_index >= 0:
             self.extent.add("", state.iteration_index)
 
@@ -404,7 +404,7 @@ class Journal:
 
     def take_signal(self, seq: int) -> None:
         """The signal that this event brought has ended a wait."""
-        self.signals = deque(m for m in self.signals if m.seq != seq)
+        self.signals = [m for m in self.signals if m.seq != seq]
 
     # ── what the code has added ──────────────────────────────────────────────────────────
 

@@ -101,9 +101,10 @@ def head_at(record: Record) -> Head:
     return _new(Head, (record[0], record[5], record[1]))
 
 
-def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[Head, list[Record]]:
+def seal(head: Head, new: Sequence[Event], epoch: int, time: int) -> tuple[Head, list[Record]]:
     """Chain events to a log's end. Time never runs backwards within a run."""
     seq, hash_, last = head
+    pack = _HEADER.pack
     time = time if time > last else last
     records: list[Record] = []
     for event in new:
@@ -113,7 +114,9 @@ def seal(head: Head, new: Sequence[Event], *, epoch: int, time: int) -> tuple[He
         except (UnicodeEncodeError, TypeError):
             encode_struct(event)  # says what is wrong
             raise
-        hash_ = chain_hash(hash_, seq, time, epoch, kind, data)
+        h = sha256()  # `chain_hash` written out, here and below: it is done for every event
+        h.update(b"".join((hash_, pack(seq, time, epoch), kind.encode(), b"\0", data)))
+        hash_ = h.digest()
         records.append(_new(Record, (seq, time, epoch, kind, data, hash_)))
     return _new(Head, (seq, hash_, time)), records
 
@@ -127,7 +130,7 @@ def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Recor
         seq, time, epoch, kind, data, hash_ = record
         if seq != expected:
             raise LogDamaged(run_id, expected, _out_of_order(seq, expected))
-        h = sha256()  # `chain_hash` written out: a long log is read record by record
+        h = sha256()
         try:
             h.update(b"".join((before, pack(seq, time, epoch), kind.encode(), b"\0", data)))
         except (AttributeError, TypeError, ValueError, struct.error) as error:

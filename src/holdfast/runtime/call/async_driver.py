@@ -11,10 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.entry import Entry
 from holdfast.errors import CallFailed, StoreError
 from holdfast.runtime.call.driver import await_call, perform
-from holdfast.runtime.call.flow import answer, begin
+from holdfast.runtime.call.flow import answer
 from holdfast.runtime.call.operations import (
     BatchRefused,
     Begin,
@@ -31,7 +30,8 @@ from holdfast.runtime.call.operations import (
     Write,
 )
 from holdfast.runtime.call.request import CallRequest
-from holdfast.runtime.log.branches import Branch, Inside, current_branch
+from holdfast.runtime.lines.line import counter
+from holdfast.runtime.log.branches import CURRENT, Branch, Inside, current_branch
 from holdfast.runtime.log.session import Session
 from holdfast.runtime.log.writer import COMMITTED, FAILED, SENT, Batch
 
@@ -42,21 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Cancelled = list[asyncio.CancelledError]
 """Cancellations that came while something could not be interrupted."""
-
-
-async def drive_call(request: CallRequest, entry: Entry | None) -> Any:
-    """Answer a call of an async agent."""
-    lines, line = request.branch.session.lines, None
-    if lines is not None and lines.loop is asyncio.get_running_loop():
-        line = lines.enter_call((request.branch.path, request.index))
-    try:
-        return await drive_async(begin(request, entry), request)
-    except CallFailed:
-        request.branch.line.call_failed = True  # that of the code, wherever the call is recorded
-        raise
-    finally:
-        if line is not None:
-            line.leave_call()
 
 
 async def drive_async_here(branch: Branch, flow: Flow[T]) -> T:
@@ -79,47 +64,54 @@ async def drive_async_here(branch: Branch, flow: Flow[T]) -> T:
             line.leave_call()
 
 
-async def drive_async(flow: Flow[T], request: CallRequest | None = None) -> T:
+async def drive_async(
+    flow: Flow[T],
+    request: CallRequest | None = None,
+    cancelled: Cancelled | None = None,
+    handled: BaseException | None = None,
+) -> T:
     """Run a flow to its end on this event loop. A call that was parked looks again at what is recorded of it.
 
     A cancellation during a commit reaches the flow before its next effect: so a tool whose
     intent was on its way does not start. An outcome that is being recorded is not undone by it: the code
     gets it, and is cancelled at its next await.
+
+    A call that was begun without a flow gives the cancellations that came meanwhile, and the error of its body that
+    the flow handles.
     """
     result: Any = None
     error: BaseException | None = None
-    cancelled: Cancelled = []
+    cancelled = [] if cancelled is None else cancelled
     cut: TaskCancelled | None = None
     while True:
         try:
             effect = flow.send(result) if error is None else flow.throw(error)
         except StopIteration as stop:
             if cancelled or cut is not None:
-                _deliver_later(cancelled)
+                deliver_later(cancelled)
             value: T = stop.value
             return value
         except LookAgain:
             if request is None:
                 raise
-            cut = error if isinstance(error, TaskCancelled) else cut
+            cut = handled if isinstance(handled, TaskCancelled) else cut
             flow = answer(request, request.session.log.entry(*request.place))
-            result = error = None
+            result = error = handled = None
             continue
         except BaseException as raised:  # the code gets it; a cancellation follows it
             if cancelled or (cut is not None and raised is not cut.cancelled):
-                _deliver_later(cancelled, raising=True)
+                deliver_later(cancelled, raising=True)
             raise
-        if error is not None:
-            cut = error if isinstance(error, TaskCancelled) else cut
-            error = None
-        result = None
+        if handled is not None:
+            cut = handled if isinstance(handled, TaskCancelled) else cut
+        result = error = handled = None
         try:
             if isinstance(effect, Write):
-                result = await persist(effect, cancelled)
+                await persist(effect, cancelled)
             elif cancelled and not _is_held(effect):
                 raise _cut_or_cancelled(effect.session, cancelled.pop())
             elif isinstance(effect, Invoke):
-                result = await _invoke(effect, cancelled)
+                result = await invoke(effect, cancelled)
             elif isinstance(effect, HandOver):
                 await _hand_over(effect)
             elif isinstance(effect, Read):
@@ -127,7 +119,7 @@ async def drive_async(flow: Flow[T], request: CallRequest | None = None) -> T:
             else:
                 result = await _perform(effect)
         except BaseException as raised:  # noqa: BLE001 - the flow decides what it means
-            error = raised
+            error = handled = raised
 
 
 # ── cancellations ────────────────────────────────────────────────────────────────────────────
@@ -141,7 +133,7 @@ def _is_held(effect: Operation) -> bool:
     )
 
 
-def _deliver_later(cancelled: Cancelled, *, raising: bool = False) -> None:
+def deliver_later(cancelled: Cancelled, *, raising: bool = False) -> None:
     """The flow has ended, and its task was cancelled meanwhile: the code hears of it at its next await."""
     line = _current_line()
     if line is not None:
@@ -190,9 +182,8 @@ async def _perform(effect: Sleep | Park | Begin | Replay) -> Any:
             if lines is not None:
                 await lines.turns.begin(effect.attempted)
         elif isinstance(effect, Park):
-            if (
-                lines is None or lines.current is None
-            ):  # not in the code of the agent, which has ended
+            if lines is None or lines.current is None:
+                # Not in the code of the agent, which has ended.
                 return perform(effect)
             await lines.parking.park(effect.wait, effect.signal)
         else:
@@ -246,7 +237,7 @@ class _Uncancelled(asyncio.Future[None]):
         return False
 
 
-async def persist(effect: Write, cancelled: Cancelled) -> Batch:
+async def persist(effect: Write, cancelled: Cancelled) -> None:
     """See `driver.persist`. By the time its caller hears of a cancellation, the batch is resolved."""
     session = effect.session
     writer, boundary = session.writer, session.boundary
@@ -264,9 +255,16 @@ async def persist(effect: Write, cancelled: Cancelled) -> Batch:
             if session.is_ending:
                 raise
             cancelled.append(cut)
-    batch = writer.commit(
-        effect.commit, session.store.submit, None if lines is None else lines.turns.outcome
-    )
+    turn = None if lines is None else lines.turns.outcome
+    writer.commit(effect.batch, session.store.submit, turn)
+    await settled(session, effect.batch, cancelled)
+    if boundary is not None:
+        boundary(f"after commit {effect.label}")
+
+
+async def settled(session: Session, batch: Batch, cancelled: Cancelled) -> None:
+    """Wait until a batch is durable; BatchRefused if it was not written."""
+    writer = session.writer
     while batch.state is not COMMITTED and batch.state is not FAILED:
         if batch.state is not SENT:
             resent = _Uncancelled(loop=asyncio.get_running_loop())
@@ -293,9 +291,6 @@ async def persist(effect: Write, cancelled: Cancelled) -> Batch:
         raise cancelled.pop()
     if batch.error is not None:
         raise BatchRefused(batch, batch.error) from batch.error
-    if boundary is not None:
-        boundary(f"after commit {effect.label}")
-    return batch
 
 
 def _set_soon(future: asyncio.Future[None]) -> None:
@@ -309,33 +304,52 @@ def _set_soon(future: asyncio.Future[None]) -> None:
 # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _invoke(effect: Invoke, cancelled: Cancelled) -> Any:
-    """See `driver.invoke`.
-
-    A function that returns or fails although it was cancelled has swallowed that. Its outcome is recorded, and the
-    code is cancelled at its next await: so it is on replay, where nothing shows what the function did.
-    """
-    session, is_call = effect.session, isinstance(effect.where, Inside)
+async def invoke(effect: Invoke, cancelled: Cancelled) -> Any:
+    """See `driver.invoke`."""
+    if isinstance(effect.where, Inside):
+        return await invoke_call(effect, cancelled, counter(asyncio.current_task()))
+    session = effect.session
     if session.stand_in is not None:
         effect = session.stand_in(effect)
     boundary = session.boundary
     if boundary is not None:
         boundary(f"before {effect.fn.__name__}")
-    if not is_call:
-        result = await await_call(effect)  # the agent's own code
-    else:
-        task = asyncio.current_task()
-        cancelling: Callable[[], int]
-        cancelling = getattr(task, "cancellations", getattr(task, "cancelling", int))
-        before, is_swallowed = cancelling(), True
-        try:
+    result = await await_call(effect)  # the agent's own code
+    if boundary is not None:
+        boundary(f"after {effect.fn.__name__}")
+    return result
+
+
+async def invoke_call(
+    effect: Invoke, cancelled: Cancelled, cancellations: Callable[[], int]
+) -> Any:
+    """Call the body of a step or tool, in a task that was cancelled so many times.
+
+    A function that returns or fails although it was cancelled has swallowed that. Its outcome is recorded, and the
+    code is cancelled at its next await: so it is on replay, where nothing shows what the function did.
+    """
+    session = effect.session
+    boundary = session.boundary
+    if session.stand_in is not None:
+        effect = session.stand_in(effect)
+    if boundary is not None:
+        boundary(f"before {effect.fn.__name__}")
+    before, is_swallowed = cancellations(), True
+    try:
+        if effect.is_async and effect.timeout is None:  # `await_call`, which most calls need not
+            token = CURRENT.set(effect.where)
+            try:
+                result = await effect.fn(*effect.args, **effect.kwargs)
+            finally:
+                CURRENT.reset(token)
+        else:
             result = await await_call(effect)
-        except asyncio.CancelledError as cut:
-            is_swallowed = False
-            raise _classify(session, cut) from None
-        finally:
-            if is_swallowed and cancelling() > before:
-                cancelled.append(asyncio.CancelledError())
+    except asyncio.CancelledError as cut:
+        is_swallowed = False
+        raise _classify(session, cut) from None
+    finally:
+        if is_swallowed and cancellations() > before:
+            cancelled.append(asyncio.CancelledError())
     if boundary is not None:
         boundary(f"after {effect.fn.__name__}")
     return result

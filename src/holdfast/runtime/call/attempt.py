@@ -40,7 +40,7 @@ from holdfast.runtime.call.receipt import (
 from holdfast.runtime.call.recover import given_up, is_unknown, lost_response, record_cancelled
 from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Inside
-from holdfast.runtime.log.writer import Batch, Commit
+from holdfast.runtime.log.writer import Batch
 from holdfast.store.cancel import REASONS
 from holdfast.waiting import WaitingFor
 from holdfast.words.waiting import run_waiting, suspended, waiting_for_code
@@ -133,33 +133,70 @@ def _attempt(
             spec.is_async,
             timeout,
         )
-    except RunWaiting as child:
-        yield from _wait_for_child(request, child)
-    except Exception as error:  # noqa: BLE001 - the tool's own failure, whatever it is
+    except (Exception, TaskCancelled) as error:  # noqa: BLE001 - the failure of the call, whatever it is
         if by_deadline and isinstance(error, TimeUp):
             raise end_by_deadline(session) from None
-        if spec.is_child and isinstance(error, Diverged):
-            code = waiting_for_code(error)
-            yield from _wait_for_child(request, run_waiting(error.run_id, code))
-        if spec.is_child and _ended_by_limit(session.stop_signal):
-            raise session.stop_signal from None  # not the child's failure: it continues when this run does
-        settled = yield from lost_response(request, intent, error, number, tries)
-        if settled is not None:
-            return (yield from replay(request, settled))
-        return (yield from _failed(request, error, number, step, started_at, tries))
-    except TaskCancelled as cut:
-        cut.began = cut.began or _may_have_happened(request, number)
-        if cut.began:
-            settled = yield from given_up(request, intent, number, str(cut))
-            if settled is not None:
-                return (yield from replay(request, settled))
-        yield from record_cancelled(request, cut, number, step, started_at)
+        attempt = BegunAttempt(number, step, started_at, tries, intent)
+        return (yield from did_not_return(request, attempt, error))
+    return (yield from returned(request, raw, number, step, started_at))
+
+
+class BegunAttempt(msgspec.Struct, frozen=True, eq=False):
+    """An attempt whose function was called."""
+
+    number: int
+    step: int
+    started_at: int
+    tries: int
+    """How many attempts there were since the call was tried again by a person, with this one."""
+    intent: e.CallStarted | None = None
+
+
+def returned(
+    request: CallRequest, raw: object, number: int, step: int, started_at: int
+) -> Flow[Any]:
+    """The function of an attempt has returned: record that, and give the result to the code."""
     result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
     yield from record_receipt(request, receipt, blobs)
-    note_duration(spec.name, receipt.duration_us)
+    note_duration(request.spec.name, receipt.duration_us)
     if receipt.unavailable:
         raise result_lost(request, receipt.unavailable, receipt.step)
     return result
+
+
+def hand_over(
+    request: CallRequest, batch: Batch, receipt: e.CallSucceeded, result: Any
+) -> Flow[Any]:
+    """A result is recorded: give it to the code when it is the next."""
+    yield HandOver(request.session, batch.seq, batch.turn)
+    note_duration(request.spec.name, receipt.duration_us)
+    return result
+
+
+def did_not_return(request: CallRequest, attempt: BegunAttempt, error: BaseException) -> Flow[Any]:
+    """The function of an attempt has raised an error, or the code has stopped waiting for it."""
+    session, is_child, intent = request.session, request.spec.is_child, attempt.intent
+    if isinstance(error, TaskCancelled):
+        error.began = error.began or _may_have_happened(request, attempt.number)
+        if error.began:
+            settled = yield from given_up(request, intent, attempt.number, str(error))
+            if settled is not None:
+                return (yield from replay(request, settled))
+        yield from record_cancelled(
+            request, error, attempt.number, attempt.step, attempt.started_at
+        )
+    if isinstance(error, RunWaiting):
+        yield from _wait_for_child(request, error)
+    if is_child and isinstance(error, Diverged):
+        code = waiting_for_code(error)
+        yield from _wait_for_child(request, run_waiting(error.run_id, code))
+    if is_child and _ended_by_limit(session.stop_signal):
+        raise session.stop_signal from None  # not the child's failure: it continues when this run does
+    assert isinstance(error, Exception)
+    settled = yield from lost_response(request, intent, error, attempt.number, attempt.tries)
+    if settled is not None:
+        return (yield from replay(request, settled))
+    return (yield from _failed(request, attempt, error))
 
 
 def _may_have_happened(request: CallRequest, number: int) -> bool:
@@ -213,8 +250,8 @@ def _transact(
         result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
         if receipt.unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(receipt.unavailable, what=f"the result of {spec.name}")
-        work = Commit([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
-        return result, session.writer.commit(work, None)
+        batch = Batch([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
+        return result, session.writer.commit(batch, None)
 
     while True:
         try:
@@ -233,25 +270,21 @@ def _transact(
             raise session.stop(Abandon(error)) from error
         else:
             result, batch = committed
-            yield HandOver(session, batch.seq, batch.turn)
-            receipt = batch.commit.events[0]
+            receipt = batch.events[0]
             assert isinstance(receipt, e.CallSucceeded)
-            note_duration(spec.name, receipt.duration_us)
-            return result
+            return (yield from hand_over(request, batch, receipt, result))
 
 
-def _failed(
-    request: CallRequest, error: Exception, number: int, step: int, started_at: int, tries: int
-) -> Flow[e.CallFailure]:
+def _failed(request: CallRequest, attempt: BegunAttempt, error: Exception) -> Flow[e.CallFailure]:
     """Record the failure; return it if another attempt is due, raise it if not."""
-    spec, session = request.spec, request.session
+    spec, session, tries = request.spec, request.session, attempt.tries
     if isinstance(error, StoreError):
         raise session.stop(Abandon(error)) from error
     now = session.store.now()
     info = error_info(error, secrets_of(request))
     if spec.effect != Effect.CHECKED and is_unknown(request, error):  # a check has been asked
         info = msgspec.structs.replace(info, effect="unknown")
-    step = step or session.next_step()
+    step = attempt.step or session.next_step()
     retry_at = None
     if spec.retry.wants(error, tries):
         wait_us = spec.retry.delay_us(tries, f"{session.run_id}:{step}")
@@ -263,9 +296,9 @@ def _failed(
         info,
         step,
         has_intent=spec.has_intent,
-        attempt=number,
+        attempt=attempt.number,
         retry_at=retry_at,
-        duration_us=now - started_at,
+        duration_us=now - attempt.started_at,
         usage=usage if isinstance(usage, Usage) else None,
     )
     final = retry_at is None
@@ -274,4 +307,4 @@ def _failed(
     )
     if not final:
         return receipt
-    raise failure(spec.name, info, number, step) from error
+    raise failure(spec.name, info, attempt.number, step) from error

@@ -43,7 +43,7 @@ from holdfast.runtime.call.operations import (
 from holdfast.runtime.call.request import CallRequest
 from holdfast.runtime.log.branches import Inside
 from holdfast.runtime.log.session import Session
-from holdfast.runtime.log.writer import Batch, Commit
+from holdfast.runtime.log.writer import Batch
 from holdfast.store.base import RowChange
 from holdfast.store.outside import RunUpdate, update_run
 from holdfast.waiting import WaitingFor
@@ -85,7 +85,7 @@ def commit(
     """
     if session.only_replay is not None:  # nothing is ever written by a mere replay
         raise session.end_of_replay()
-    work = Commit(
+    batch = Batch(
         events,
         change,
         blobs,
@@ -96,7 +96,7 @@ def commit(
         condition=condition,
     )
     try:
-        batch: Batch = yield Write(session, work, events[-1].kind if events else "notes")
+        yield Write(session, batch, events[-1].kind if events else "notes")
     except BatchRefused as refused:
         error = refused.error
     else:
@@ -106,7 +106,7 @@ def commit(
         elif is_outcome or session.lines is None:
             session.view.show(batch.seq)
         return batch.seq
-    yield from _refuse(session, error, events, evidence)
+    yield from refuse(session, error, events, evidence)
     raise AssertionError("unreachable")
 
 
@@ -116,17 +116,17 @@ def commit_outcome(request: CallRequest, receipt: Event, *, first: Flow[object])
     session = request.session
     if session.only_replay is not None:
         raise session.end_of_replay()
-    work = Commit([receipt], urgent=True, is_receipt=True, is_outcome=True)
+    batch = Batch([receipt], urgent=True, is_receipt=True, is_outcome=True)
     try:
-        batch: Batch = yield Write(session, work, receipt.kind)
+        yield Write(session, batch, receipt.kind)
     except BatchRefused as refused:
-        yield from _refuse(session, refused.error, [receipt], request)
+        yield from refuse(session, refused.error, [receipt], request)
         return
     yield from first
     yield HandOver(session, batch.seq, batch.turn)
 
 
-def _refuse(
+def refuse(
     session: Session, error: BaseException, events: Sequence[Event], evidence: CallRequest | None
 ) -> Never:
     """Events could not be written: tell the caller, or stop the run."""

@@ -49,7 +49,7 @@ def drive(flow: Flow[T]) -> T:
         try:
             match effect:
                 case Write():
-                    answer = persist(effect)
+                    persist(effect)
                 case Invoke():
                     answer = invoke(effect)
                 case _:
@@ -74,12 +74,13 @@ def perform(effect: HandOver | Read | Park | Sleep | Begin | Replay) -> Any:
     return None  # a thread hands over what it has, and starts what it likes
 
 
-def persist(effect: Write) -> Batch:
+def persist(effect: Write) -> None:
     """Commit a batch and wait until it is durable; BatchRefused if it was not written."""
     session, writer = effect.session, effect.session.writer
     if session.boundary is not None:
         session.boundary(f"before commit {effect.label}")
-    batch = writer.commit(effect.commit, session.store.submit)
+    batch = effect.batch
+    writer.commit(batch, session.store.submit)
     while batch.state is not COMMITTED and batch.state is not FAILED:
         if batch.state is not SENT:
             resent = threading.Event()
@@ -100,7 +101,6 @@ def persist(effect: Write) -> Batch:
         raise BatchRefused(batch, batch.error) from batch.error
     if session.boundary is not None:
         session.boundary(f"after commit {effect.label}")
-    return batch
 
 
 def invoke(effect: Invoke) -> Any:

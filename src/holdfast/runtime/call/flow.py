@@ -42,20 +42,25 @@ def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
 
 
 def begin(request: CallRequest, entry: Entry | None) -> Flow[Any]:
-    """Answer a call that the code has just made. One that is its body and a receipt, where nothing is recorded that the
-    code has yet to ask for, goes from the gate to its attempt: no stage between them has anything to do or to wait for."""
+    """Answer a call that the code has just made. One that is only its body goes from the gate to its attempt."""
+    if is_only_its_body(request, entry):
+        gate(request.session)
+        return make_attempts(request, None, None)
+    return answer(request, entry)
+
+
+def is_only_its_body(request: CallRequest, entry: Entry | None) -> bool:
+    """Whether a call is its body and a receipt, and nothing is recorded that the code has yet to ask for: then no stage
+    between the gate and the attempt has anything to do or to wait for."""
     session, spec = request.branch.session, request.spec
     lines = session.lines
-    if (
+    return (
         entry is None
         and spec.is_plain
         and not session.journal.entries
         and spec.risk not in session.lineage.policy.approve
-        and (lines is None or (lines.is_in_order and not lines.is_leaving))
-    ):
-        gate(session)
-        return make_attempts(request, None, None)
-    return answer(request, entry)
+        and (lines is None or not lines.is_leaving)
+    )
 
 
 def answer(request: CallRequest, entry: Entry | None) -> Flow[Any]:
@@ -97,9 +102,8 @@ def _make(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             approved, approval = yield from ask_approval(request, entry, gated)
             gate_again(request)
         return (yield from make_attempts(approved, entry, approval))
-    except (
-        TaskCancelled
-    ) as cut:  # while it waited: for a person, between two attempts, for its turn
+    except TaskCancelled as cut:
+        # While it waited: for a person, between two attempts, for its turn.
         held = request.session.log.entry(*request.place)
         cut.began = held is not None and bool(held.attempts)
         yield from _give_up(request, cut, held)

@@ -87,6 +87,8 @@ def find(request: CodeRequest) -> Recorded | Open | New:
     branch = request.branch
     session = branch.session
     log, journal = session.log, session.journal
+    if log.knows_all and not (journal.entries or branch.path or journal.retries.abandoned_calls):
+        return NEW  # as `match` finds; of most steps there is nothing to look for
     while True:
         if not log.knows_all:
             log.read_to(branch.path, request.index, request.count)

@@ -16,7 +16,7 @@ from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
 from holdfast.runtime.log.branches import Branch, Inside
 from holdfast.runtime.log.session import Session
-from holdfast.runtime.log.writer import Batch, Commit
+from holdfast.runtime.log.writer import Batch
 
 if TYPE_CHECKING:  # only runs of async agents have lines
     from holdfast.runtime.lines.turns import Turn
@@ -28,10 +28,10 @@ Never: TypeAlias = Generator["Operation", Any, NoReturn]
 
 
 class Write(msgspec.Struct, eq=False):
-    """Make events durable; returns their batch. BatchRefused if they were not written."""
+    """Make a batch durable. BatchRefused if it was not written."""
 
     session: Session
-    commit: Commit
+    batch: Batch
     label: str
 
 

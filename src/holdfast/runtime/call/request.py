@@ -13,11 +13,13 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.ancestors import ForkAncestry
+from holdfast.core.effect import Effect
 from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Value
 from holdfast.core.match import is_same_call
 from holdfast.core.values import canonical_flat, digest
 from holdfast.errors import InvalidInput
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.secrets import secrets_in
 from holdfast.runtime.log.branches import Branch
@@ -109,6 +111,35 @@ def request_call(
     session.specs[spec.name] = spec
     index = branch.take()
     return CallRequest(branch, index, branch.forked, 1, spec, bound, args, own_key, undoes)
+
+
+def child_call(agent: AgentSpec, branch: Branch) -> CallSpec:
+    """An agent called inside an agent: a call whose effect is a run of its own."""
+    session = branch.session
+    config = session.config
+    run_child = config.run_child
+    assert run_child is not None
+    config.agents[agent.name] = agent
+
+    if agent.is_async:
+
+        async def child(child_id: str, kwargs: dict[str, Any]) -> Any:
+            return await run_child(agent, child_id, session, kwargs)
+    else:
+
+        def child(child_id: str, kwargs: dict[str, Any]) -> Any:  # type: ignore[misc]
+            return run_child(agent, child_id, session, kwargs)
+
+    return CallSpec(
+        name=agent.name,
+        fn=child,
+        params=agent.params,
+        effect=Effect.CHILD,
+        is_async=agent.is_async,
+        result=agent.result,
+        risk="read",
+        version=agent.version,
+    )
 
 
 def _redacting(session: Session, spec: CallSpec, redact: frozenset[str]) -> CallSpec:

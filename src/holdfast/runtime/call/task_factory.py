@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,7 +66,6 @@ def run_with_tasks(
 
     from holdfast.runtime.call.line_task import LineTask
 
-    @functools.wraps(fn)
     async def body(*args: Any, **kwargs: Any) -> Any:
         session, lines = root.session, root.session.lines
         assert lines is not None
@@ -76,7 +74,8 @@ def run_with_tasks(
         line = lines.line(typing.cast(Coroutine[Any, Any, Any], fn(*args, **kwargs)))
         line.context = contextvars.copy_context()
         lines.agent = agent = LineTask(line, context=line.context)
-        line.task, line.branch, agent.line, agent.lines = agent, root, line, lines
+        line.runs_in(agent, root)
+        agent.line, agent.lines = line, lines
         try:
             return await _supervised(session, lines)
         except BaseException as error:
@@ -97,6 +96,7 @@ def run_with_tasks(
             if agent.done() and not agent.cancelled():
                 agent.exception()  # it has been seen, also if the caller gets another one
 
+    body.__name__ = getattr(fn, "__name__", body.__name__)
     return body
 
 
@@ -145,7 +145,7 @@ class _BranchingFactory:
         line = lines.line(coro)
         line.context = context
         made = self._task(loop, line, {**kwargs, "context": context})
-        line.task, line.branch = made, forked
+        line.runs_in(made, forked)
         if isinstance(made, LineTask):
             made.line, made.lines = line, lines
         lines.watch(made, forked, branch)

@@ -110,6 +110,12 @@ class CallSpec(Struct, frozen=True):
         """The same for the method of this instance."""
         return replace(self, fn=types.MethodType(self.fn, instance), is_method=False)
 
+    def of_instance(self, args: tuple[Any, ...]) -> tuple[CallSpec, tuple[Any, ...]]:
+        """The same for the method of the instance that is its first argument, and the other arguments."""
+        if not args:
+            raise TypeError(f"{self.name} is a method; call it on an instance")
+        return self.bound_to(args[0]), args[1:]
+
     def encode_args(self, bound: dict[str, Any]) -> bytes:
         """The exact bytes of a call's arguments: what is hashed, approved and stored."""
         hidden, redact = self.params.hidden, self.redact

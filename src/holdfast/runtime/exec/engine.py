@@ -21,6 +21,7 @@ from holdfast.errors import InvalidInput, NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.task_factory import branching_tasks
+from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.children import Children
 from holdfast.runtime.exec.claims import ClaimedRun, Claims
 from holdfast.runtime.exec.execute import execute
@@ -81,6 +82,7 @@ class Engine:
         self.leases = LeaseKeeper(store, self.options.lease_seconds, self.snapshots.save_due)
         self.claims = Claims(store, self.leases.lease_us, self.threads)
         self.agents = self.claims.agents
+        self._configs: dict[str, tuple[AgentSpec, RunConfig]] = {}
         self.sessions = Sessions(store, self.leases, self.snapshots, self.options.quarantine_after)
         self.children = Children(self, self.leases)
         self.cancel_watcher = CancelWatcher(store, self.options.lease_seconds)
@@ -179,9 +181,8 @@ class Engine:
             self.sessions.stop([claimed.row.id], CALLER_GONE)
             raise
 
-    def _open(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
-        spec, options = claimed.spec, self.options
-        config = RunConfig(
+    def _config(self, spec: AgentSpec) -> RunConfig:
+        return RunConfig(
             stages=spec.stages,
             model=spec.state,
             checkpoint=spec.checkpoint,
@@ -192,11 +193,17 @@ class Engine:
             end_children=self.children.end,
             threads=self.threads,
         )
+
+    def _open(self, claimed: ClaimedRun, owner: Owner) -> tuple[Session, Branch]:
+        spec, options = claimed.spec, self.options
+        made = self._configs.get(spec.name)
+        if made is None or made[0] is not spec:
+            made = self._configs[spec.name] = spec, self._config(spec)
         session = Session(
             self.store,
             claimed.row,
             worker=claimed.row.owner,
-            config=config,
+            config=made[1],
             boundary=options.boundary,
             stand_in=options.stand_in,
             sleep=options.sleep,

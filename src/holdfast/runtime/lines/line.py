@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.errors import Suspend
@@ -56,6 +56,7 @@ class LineOwner(Protocol):
     moves: int
     suspension: Suspend | None
     has_unwound: bool
+    needs_order: bool
     is_over: bool
 
     @property
@@ -109,6 +110,7 @@ class Line(Coroutine[Any, Any, Any]):
         "_finished",
         "branch",
         "cancel_due",
+        "cancellations",
         "cancelled_before",
         "context",
         "forks_above",
@@ -133,12 +135,18 @@ class Line(Coroutine[Any, Any, Any]):
         self.forks_above: tuple[int, ...] = ()
         """How many branches those above it had started when it was cancelled last; the nearest first."""
         self.task: asyncio.Task[Any] | None = None
+        self.cancellations: Callable[[], int] = int
+        """How often its task was cancelled."""
         self.context: contextvars.Context | None = None
         """In which its task runs."""
         self.last_timeout = TimeoutName(0, 0)
         """The timeout that its code has entered last."""
         self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
+
+    def runs_in(self, task: asyncio.Task[Any], branch: LineBranch) -> None:
+        """The task that drives it, and its branch."""
+        self.task, self.branch, self.cancellations = task, branch, counter(task)
 
     def throw(self, error: Any, value: Any = None, _traceback: Any = None) -> Any:
         raised = error if isinstance(error, BaseException) else (value or error())
@@ -178,7 +186,7 @@ class Line(Coroutine[Any, Any, Any]):
                 raise
             # Out of a thread that had to wait: the task stays until the run is suspended.
             self._finished = signal
-            lines.has_unwound = True
+            lines.has_unwound = lines.needs_order = True
             self.does(LineState.PARKED, AWAIT_HOPS)
             awaited = lines.loop.create_future()
             awaited._asyncio_future_blocking = True
@@ -195,14 +203,15 @@ class Line(Coroutine[Any, Any, Any]):
             self.does(self._classify(awaited), AWAIT_HOPS)
         elif self.state is _RUNNING:
             self.does(_CALLING)
-        elif lines.has_fired:  # perhaps before its call could begin, and nothing else looks at it
+        elif lines.needs_order and lines.has_fired:
+            # Perhaps before its call could begin, and nothing else looks at it.
             lines.settle(CALL_HOPS)
         return awaited
 
     def leave_call(self) -> None:
         """The call that it was inside has ended; see `Lines.enter_call`."""
         self.in_call = False
-        if self.state is not _RUNNING:
+        if self.lines.needs_order:  # else no other line needs to know
             self.runs()
 
     def runs(self) -> None:
@@ -281,6 +290,12 @@ class Line(Coroutine[Any, Any, Any]):
     @property
     def cr_await(self) -> Any:
         return getattr(self._coro, "cr_await", None)
+
+
+def counter(task: asyncio.Task[Any] | None) -> Callable[[], int]:
+    """How often a task was cancelled, as a function. (`LineTask.cancelling` also looks at who asks.)"""
+    found: Callable[[], int] = getattr(task, "cancellations", getattr(task, "cancelling", int))
+    return found
 
 
 def _name_of(coro: Any) -> str:

@@ -50,6 +50,9 @@ class Lines:
         """The run is suspended in the log: its tasks are being unwound."""
         self.has_unwound = False
         """A line has ended with a wait of a thread, and cannot continue in memory."""
+        self.needs_order = False
+        """Whether anything may have to be put in order: another line, or what waits for its turn, for the log or for a
+        timeout. Set with each of these; `settle` finds that nothing is left. Most agents are one line that calls."""
         self.is_over = False
         self.turns = Turns(session, self)
         self.timeouts = Timeouts(session)
@@ -61,6 +64,8 @@ class Lines:
         self._patience: asyncio.TimerHandle | None = None
         self.is_leaving = False
         """The suspension is on its way to the log: nothing begins, and nothing else is written."""
+        self.is_lone_outcome_due = False
+        """The outcome of the only line is on its way to it, and has no turn. Other lines may have begun since."""
         self._perhaps_failed: list[tuple[asyncio.Task[Any], LineBranch, int]] = []
 
     # ── lines ────────────────────────────────────────────────────────────────────────────
@@ -69,6 +74,10 @@ class Lines:
         """A line for a task that is about to be made. It counts as running: its task will be."""
         made = Line(self, coro)
         self.members.add(made)
+        if len(self.members) > 1:
+            self.needs_order = True
+            if self.current is not None and not self.current.in_call:
+                self.current.runs()
         made.runs()
         return made
 
@@ -113,7 +122,14 @@ class Lines:
     def is_in_order(self) -> bool:
         """Whether nothing has to be put in order: there is only one line, nothing is on its way to it, and no recorded
         timeout has yet to fire again."""
-        return len(self.members) <= 1 and not self.hops and not self.session.journal.timeouts
+        if self.session.journal.timeouts:
+            return False
+        return not self.needs_order or (len(self.members) <= 1 and not self.hops)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the only line is given what it has just written: no other has begun since."""
+        return self.is_lone_outcome_due and not self.needs_order
 
     def enter_call(self, place: Place) -> Line | None:
         """The current line is inside the call at this place until it leaves it (`Line.leave_call`). None in a task
@@ -145,6 +161,8 @@ class Lines:
 
     def settle(self, hops: int) -> None:
         """A line has stopped: see what is next when the code has had so many turns of the loop."""
+        if not self.needs_order:
+            return
         turns = self.turns
         if len(self.members) <= 1 and not (
             self.hops
@@ -156,7 +174,9 @@ class Lines:
             or turns.waiting_to_begin
             or (turns.outcomes and turns.outcomes[0].waiter is not None)
         ):
-            return  # nothing has to be put in order, and no line needs what only `_advance` gives
+            self.needs_order = False
+            self.moves += 1  # what was to be done if no line moves is not needed any more
+            return
         self.hops = max(self.hops, hops)
         if not self._is_ticking and not self.running:
             self._is_ticking = True
@@ -238,6 +258,7 @@ class Lines:
             fired.take_effect()
             return
         self.timeouts.fired.append(fired)
+        self.needs_order = True
         # The line may be the only one left and have yet to hear that another has ended: nothing counts that otherwise.
         self.settle(END_HOPS)
 

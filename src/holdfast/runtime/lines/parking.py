@@ -38,6 +38,7 @@ class ParkingLines(Protocol):
     loop: asyncio.AbstractEventLoop
     current: Line | None
     suspension: Suspend | None
+    needs_order: bool
     is_leaving: bool
 
 
@@ -56,6 +57,7 @@ class Parking:
         try:
             while True:
                 waiter = self.parked[wait.place] = self._lines.loop.create_future()
+                self._lines.needs_order = True
                 if line is not None:
                     line.does(LineState.PARKED)
                 try:

@@ -70,8 +70,8 @@ class Timeouts:
     def __init__(self, session: TimeoutsRun) -> None:
         self._session = session
         self._began_at = session.store.now()
-        self._names: WeakKeyDictionary[asyncio.Timeout | WaitTimeout, TimeoutName]
-        self._names = WeakKeyDictionary()
+        self._names: WeakKeyDictionary[asyncio.Timeout | WaitTimeout, TimeoutName] | None = None
+        """Made with the first of them: most runs have none."""
         self.fired: list[FiredTimeout] = []
         """Those that have fired, and have had no effect yet."""
 
@@ -80,7 +80,12 @@ class Timeouts:
         index = 0 if line.branch is None else line.branch.index
         last = line.last_timeout
         number = last.number + 1 if last.entered_at == index else 1
+        if self._names is None:
+            self._names = WeakKeyDictionary()
         line.last_timeout = self._names[timeout] = TimeoutName(index, number)
+
+    def _name_of(self, timeout: asyncio.Timeout | WaitTimeout) -> TimeoutName:
+        return NO_NAME if self._names is None else self._names.get(timeout, NO_NAME)
 
     def forget(self, timeout: asyncio.Timeout | WaitTimeout) -> bool:
         """The code has left a timeout: whether it had fired, without effect yet."""
@@ -91,7 +96,7 @@ class Timeouts:
     def record_first(self) -> FiredTimeout:
         """Record the first of those that have fired."""
         first = self.fired[0]
-        line, name = first.line, self._names.get(first.timeout, NO_NAME)
+        line, name = first.line, self._name_of(first.timeout)
         assert line.branch is not None
         fired = e.TimeoutFired(
             index=line.branch.index,
@@ -131,4 +136,4 @@ class Timeouts:
         if branch is None or branch.path != recorded.branch:
             return False
         name = TimeoutName(recorded.entered_at, recorded.number)
-        return name == NO_NAME or self._names.get(fired.timeout, NO_NAME) == name
+        return name == NO_NAME or self._name_of(fired.timeout) == name

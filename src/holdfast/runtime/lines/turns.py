@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -61,6 +60,8 @@ class TurnsLines(Protocol):
     current: Line | None
     running: int
     hops: int
+    needs_order: bool
+    is_lone_outcome_due: bool
     is_over: bool
     is_leaving: bool
 
@@ -107,11 +108,10 @@ class Turns:
         self._session, self._lines = session, lines
         self.asking: dict[Place, Turn] = {}
         """By place: lines that ask for an outcome that is recorded there."""
-        self.outcomes: deque[Turn] = deque()
+        self.outcomes: list[Turn] = []
         """Outcomes that are written here, in the order of the log."""
         self.waiting_to_begin: list[Turn] = []
         """Lines that want to begin something new."""
-        self._unasked = UnaskedOutcomes(session, lines, self)
 
     def outcome(self) -> Turn | None:
         """A turn for an outcome that is being written now: its place among all of them."""
@@ -120,6 +120,12 @@ class Turns:
             return None
         turn = Turn(self, line)
         self.outcomes.append(turn)
+        return turn
+
+    def first_outcome(self, seq: int) -> Turn:
+        """A turn for the outcome of what was the only line when it was sealed: it is before all others."""
+        turn = Turn(self, self._lines.current, seq)
+        self.outcomes.insert(0, turn)
         return turn
 
     def drop(self, turn: Turn) -> None:
@@ -135,17 +141,24 @@ class Turns:
     def take_now(self, turn: Turn) -> bool:
         """Whether this outcome, which is in the log, may be handed to the code at once; then it is taken. It is the
         first of those that were written here, and no code of another line runs or is about to."""
-        outcomes, lines = self.outcomes, self._lines
-        if not outcomes or outcomes[0] is not turn or turn.seq is None or lines.hops:
+        outcomes, seq = self.outcomes, turn.seq
+        if not outcomes or outcomes[0] is not turn or seq is None:
             return False
-        if lines.running > (turn.line is not None and turn.line.state is _RUNNING):
+        if self._lines.needs_order and self._runs_elsewhere(turn.line):
             return False
         if self._session.journal.outcomes or not self._session.log.knows_all:
             recorded = self.next_recorded()
-            if recorded and recorded[0] < turn.seq and not self._may_add_before(recorded):
+            if recorded and recorded[0] < seq and not self._may_add_before(recorded):
                 return False
-        outcomes.popleft()
+        del outcomes[0]
         return True
+
+    def _runs_elsewhere(self, line: Line | None) -> bool:
+        """Whether code of another line runs, or is about to."""
+        if self._lines.is_lone_outcome_due:
+            return True
+        own = 1 if line is not None and line.state is _RUNNING else 0
+        return self._lines.hops > 0 or self._lines.running > own
 
     async def take_recorded(
         self, places: Sequence[Place], is_cut: bool = False, given_up: BaseException | None = None
@@ -204,6 +217,7 @@ class Turns:
         assert line is not None
         while not (turn.granted or self._lines.is_over):
             turn.waiter = self._lines.loop.create_future()
+            self._lines.needs_order = True
             line.does(LineState.ASKING)
             try:
                 await turn.waiter
@@ -260,9 +274,11 @@ class Turns:
                 if turn.waiter is not None and not turn.waiter.done():
                     turn.waiter.set_result(None)
             return True
+        if self._lines.is_lone_outcome_due:
+            return True  # it is on its way
         if first is not None:
             if first.seq is not None and (first.waiter is not None or first.granted):
-                self.outcomes.popleft()
+                del self.outcomes[0]
                 self.grant(first)
             return True  # it is on its way
         return False
@@ -275,7 +291,7 @@ class Turns:
         elif not self._lines.time_out_again(
             place, is_cut=asked is not None and asked.is_cut
         ) and not (self._lines.is_calling):
-            self._unasked.wait_for_code()
+            UnaskedOutcomes(self._session, self._lines, self).wait_for_code()
 
     def end(self) -> None:
         """The code has ended: those that wait for a recorded or committed outcome get it."""

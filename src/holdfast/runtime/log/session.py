@@ -72,7 +72,41 @@ class RunConfig(Struct, frozen=True):
 
 
 class Session:
-    """One run, executing in this process under one epoch."""
+    """One run, executing in this process under one epoch. (With slots: it has more attributes than Python keeps compactly.)"""
+
+    __slots__ = (
+        "__weakref__",
+        "_mutex",
+        "_not_yet_kept",
+        "boundary",
+        "children",
+        "config",
+        "ending",
+        "epoch",
+        "is_unwinding",
+        "journal",
+        "lease_ends",
+        "lineage",
+        "lines",
+        "log",
+        "lost",
+        "only_replay",
+        "patience_us",
+        "redacting",
+        "run_id",
+        "secrets",
+        "settled",
+        "sleep",
+        "specs",
+        "stand_in",
+        "stop_signal",
+        "store",
+        "suspensions",
+        "view",
+        "waits",
+        "worker",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -141,25 +175,27 @@ class Session:
 
     def recorded_own(self, batch: Batch) -> None:
         """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
-        events = batch.events if batch.buffered else batch.commit.events
+        events = batch.all_events if batch.buffered else batch.events
+        journal, view, log, lines = self.journal, self.view, self.log, self.lines
+        is_shown = lines is None or lines.is_alone
         for record, event in zip(batch.records, events, strict=True):
             seq, time, _, _, data, _ = record
             if type(event) is e.CallSucceeded:
-                feed_answered(self.journal, event)
+                feed_answered(journal, event)
                 if event.usage is not None:
-                    self.view.usage_is_at(event, seq)
+                    view.usage_is_at(event, seq)
             elif isinstance(event, e.CallFailure) and event.retry_at is None:
-                feed_answered(self.journal, event)
+                feed_answered(journal, event)
             elif isinstance(event, e.IterationEnded):
-                iterated(self.journal, seq, event)
+                iterated(journal, seq, event)
             elif isinstance(event, Noted):
-                self.view.ahead.append((seq, event))  # the code sees it all the while
+                view.ahead.append((seq, event))  # the code sees it all the while
             else:
-                feed_own(self.journal, seq, time, event)
-            self.view.unseen.append((seq, time, event))
-            self.log.unsaved_bytes += len(data)
+                feed_own(journal, seq, time, event)
+            view.record(seq, time, event, is_shown=is_shown)
+            log.unsaved_bytes += len(data)
         if batch.records and batch.head is not None:
-            self.log.head = batch.head
+            log.head = batch.head
         if batch.turn is not None:
             batch.turn.seq = batch.seq
         if self._not_yet_kept and batch.work is not None:

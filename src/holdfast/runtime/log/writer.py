@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -85,13 +84,14 @@ class BatchState(enum.Enum):
     FAILED = "failed"
 
 
-SENT: Final = BatchState.SENT  # in Python 3.11 it takes long to look up a member of an Enum
+QUEUED: Final = BatchState.QUEUED  # in Python 3.11 it takes long to look up a member of an Enum
+SENT: Final = BatchState.SENT
 COMMITTED: Final = BatchState.COMMITTED
 FAILED: Final = BatchState.FAILED
 
 
-class Commit(msgspec.Struct, eq=False):
-    """Events to make durable, with what changes in the same transaction."""
+class Batch(msgspec.Struct, eq=False):
+    """Events to make durable, with what changes in the same transaction; and, on their way, what has become of them."""
 
     events: Sequence[Event]
     change: RowChange | None = None
@@ -108,16 +108,13 @@ class Commit(msgspec.Struct, eq=False):
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
 
-
-class Batch(msgspec.Struct, eq=False):
-    """A commit on its way: its events, those that were buffered before it, and what came of it."""
-
-    commit: Commit
-    buffered: Sequence[Event]
-    buffered_blobs: Sequence[Blob]
-    submit: Submit | None
+    # Set by the writer.
+    buffered: Sequence[Event] = ()
+    """Events that were buffered before it: they are recorded first."""
+    buffered_blobs: Sequence[Blob] = ()
+    submit: Submit | None = None
     turn: Any = None
-    state: BatchState = BatchState.QUEUED
+    state: BatchState = QUEUED
     work: Append | None = None
     records: Sequence[log.Record] = ()
     head: log.Head | None = None
@@ -129,9 +126,9 @@ class Batch(msgspec.Struct, eq=False):
     waiters: list[Callable[[], None]] = []
 
     @property
-    def events(self) -> Sequence[Event]:
-        """All of its events, in the order of its records."""
-        return [*self.buffered, *self.commit.events] if self.buffered else self.commit.events
+    def all_events(self) -> Sequence[Event]:
+        """The events of all its records, in their order."""
+        return [*self.buffered, *self.events] if self.buffered else self.events
 
 
 class LogWriter:
@@ -147,10 +144,11 @@ class LogWriter:
         self.noted_blobs: list[Blob] = []
         self.moves = 0
         """Counts up when events are sent, recorded, refused or discarded: each other change of `noted` adds to it."""
-        self._queue: deque[Batch] = deque()
+        self._queue: list[Batch] = []
         self._on_their_way = 0
         self._must_rebuild = False
-        self._rebuilt = threading.Condition(mutex)
+        self._rebuilt: threading.Condition | None = None
+        """Where a tool's transaction waits until refused batches have been sent again."""
         self._broken: BaseException | None = None
 
     @property
@@ -160,7 +158,7 @@ class LogWriter:
 
     def in_flight(self, kind: type[Event]) -> list[Any]:
         """Events of this kind that are sealed, and not known to be durable yet."""
-        return [x for batch in self._queue for x in batch.events if isinstance(x, kind)]
+        return [x for batch in self._queue for x in batch.all_events if isinstance(x, kind)]
 
     def buffer(self, event: Event, blobs: Sequence[Blob] = ()) -> None:
         """Record an event with the next batch, before that batch's own."""
@@ -172,28 +170,27 @@ class LogWriter:
         self.moves += 1
         self.noted, self.noted_blobs = [], []
 
-    def commit(self, commit: Commit, submit: Submit | None, turn: Any = None) -> Batch:
+    def commit(self, batch: Batch, submit: Submit | None, turn: Any = None) -> Batch:
         """Seal what is buffered and these events, and give them to the store.
 
         Without `submit` the caller commits `batch.work` itself, in a transaction of its own.
         """
         session = self._session
         with self._mutex:
-            if session.stop_signal is not None and not commit.is_receipt:
+            if session.stop_signal is not None and not batch.is_receipt:
                 session.check_alive()
             if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)
             if not session.log.knows_all:
                 session.log.read_all()
-            if commit.condition is not None:
-                commit.condition(session)
+            if batch.condition is not None:
+                batch.condition(session)
             self.moves += 1
             if self.noted or self.first:
-                batch = Batch(commit, [*self.first, *self.noted], self.noted_blobs, submit)
+                batch.buffered, batch.buffered_blobs = [*self.first, *self.noted], self.noted_blobs
                 self.first, self.noted, self.noted_blobs = [], [], []
-            else:
-                batch = Batch(commit, (), (), submit)
-            if turn is not None and commit.is_outcome:
+            batch.submit = submit
+            if turn is not None and batch.is_outcome:
                 batch.turn = turn()
             self._queue.append(batch)
             if not self._must_rebuild:
@@ -201,29 +198,30 @@ class LogWriter:
             return batch
 
     def _send(self, batch: Batch) -> None:
-        commit, before, session = batch.commit, self.head, self._session
-        events = batch.events if batch.buffered else commit.events
-        head, records = log.seal(before, events, epoch=session.epoch, time=session.store.now())
-        self.head = batch.head = head
-        batch.records, batch.seq = records, head.seq if records else -1
-        blobs = [*batch.buffered_blobs, *commit.blobs] if batch.buffered_blobs else commit.blobs
-        batch.work = Append(
+        before, session, events, blobs = self.head, self._session, batch.events, batch.blobs
+        if batch.buffered:
+            events, blobs = batch.all_events, [*batch.buffered_blobs, *blobs]
+        self.head, records = log.seal(before, events, session.epoch, session.store.now())
+        batch.head, batch.records = self.head, records
+        if records:
+            batch.seq = self.head[0]
+        after, hash_, _ = before
+        batch.work = work = Append(
             session.run_id,
-            before.seq,
+            after,
             records,
             session.epoch,
-            commit.change,
+            batch.change,
             blobs,
-            commit.claims_key,
-            commit.urgent,
-            before.hash,
+            batch.claims_key,
+            batch.urgent,
+            hash_,
         )
         if batch.submit is not None:
             try:
-                batch.ticket = batch.submit(batch.work)
-            except (
-                HoldfastError
-            ) as error:  # refused before it was queued, for example a closed store
+                batch.ticket = batch.submit(work)
+            except HoldfastError as error:
+                # Refused before it was queued, for example by a closed store.
                 self._must_rebuild = True
                 self._broken = error
                 self._fail(batch, error)
@@ -238,7 +236,7 @@ class LogWriter:
                 return  # a later one was accepted first
             self.moves += 1
             while True:
-                first = self._queue.popleft()
+                first = self._queue.pop(0)
                 first.state = COMMITTED
                 self._on_their_way -= 1
                 self._session.recorded_own(first)
@@ -254,7 +252,7 @@ class LogWriter:
                 return
             self._on_their_way -= 1
             self._must_rebuild = True
-            if isinstance(error, Conflict) and batch.commit.rebuilds:
+            if isinstance(error, Conflict) and batch.rebuilds:
                 batch.state = BatchState.REFUSED
             else:
                 if isinstance(error, StoreError) and not isinstance(error, _OWN_REFUSALS):
@@ -264,8 +262,9 @@ class LogWriter:
 
     def wait_until_in_order(self, timeout: float | None) -> bool:
         """Before a transaction of one's own: wait until refused batches have been sent again."""
-        with self._rebuilt:
-            return self._rebuilt.wait_for(lambda: not self._must_rebuild, timeout)
+        with self._mutex:
+            rebuilt = self._rebuilt = self._rebuilt or threading.Condition(self._mutex)
+            return rebuilt.wait_for(lambda: not self._must_rebuild, timeout)
 
     def sent(self) -> list[Batch]:
         """The batches that the store has, and whose outcome is not known here yet."""
@@ -286,7 +285,8 @@ class LogWriter:
         if not self._must_rebuild or self._on_their_way:
             return
         self._must_rebuild = False
-        self._rebuilt.notify_all()
+        if self._rebuilt is not None:
+            self._rebuilt.notify_all()
         try:
             if self._broken is not None:
                 raise self._broken
@@ -315,8 +315,8 @@ class LogWriter:
 
     def _ask_condition(self, batch: Batch) -> None:
         try:
-            if batch.commit.condition is not None:
-                batch.commit.condition(self._session)
+            if batch.condition is not None:
+                batch.condition(self._session)
         except (Unwind, StoreError) as error:
             self._fail(batch, error)
 
