@@ -169,9 +169,8 @@ _HOMES: Final = {
 }
 
 if not TYPE_CHECKING:  # a type checker should see the imports above, and complain of any other name
-    __getattr__ = on_first_use(
-        __name__, {"holdfast.errors": __all__, **_HOMES}
-    )  # all others are errors
+    # All others are errors.
+    __getattr__ = on_first_use(__name__, {"holdfast.errors": __all__, **_HOMES})
 
 
 def __dir__() -> list[str]:

@@ -410,9 +410,8 @@ def test_snapshots_beyond_the_newest_few_or_too_old_go_but_never_the_newest(tmp_
         assert [4, 3, 2] == left()
         save(5, keep=2)  # beyond two
         assert [5, 4] == left()
-        store.snapshots.save(
-            "r", Snapshot(9, b"h", "1", store.now(), b""), keep=1
-        )  # another family
+        # Another family.
+        store.snapshots.save("r", Snapshot(9, b"h", "1", store.now(), b""), keep=1)
         assert [5, 4] == left()
         clock.advance(100)
         assert 1 == store.snapshots.rotate("r", max_age_us=50_000_000)  # by gc

@@ -379,9 +379,8 @@ def test_crash_everywhere_names_the_call_that_stays_in_doubt_and_the_remedy(fold
 def test_test_functions_are_handed_to_pytest(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
-    )  # they cost seconds, and do nothing here
+    # They cost seconds, and do nothing here.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     folder.write(
         "test_recap.py", "def test_right():\n    pass\n\ndef test_wrong():\n    assert 1 == 2\n"
     )

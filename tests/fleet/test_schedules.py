@@ -273,9 +273,8 @@ def test_an_idle_worker_wakes_up_for_a_schedule(opened_near_a_minute: Holdfast) 
     working = threading.Thread(target=worker.run)
     working.start()
     made = hf.schedule(digest, cron="* * * * *")
-    eventually(
-        hf.runs, "the run", seconds=200
-    )  # in three; or in a minute, on a machine that was slow to come here
+    # In three; or in a minute, on a machine that was slow to come here.
+    eventually(hf.runs, "the run", seconds=200)
     now = hf.store.now()
     worker.stop()
     working.join()

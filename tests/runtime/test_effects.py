@@ -1337,10 +1337,8 @@ def test_sigterm_inside_a_tool_is_not_recorded_as_failed(tmp_path: Path) -> None
 
     with Holdfast(path) as hf:
         assert of_kind(hf, "r", e.CallFailure) == []
-        assert [c.status for c in hf.get("r").calls] in (
-            ["in_doubt"],
-            ["running"],
-        )  # its lease has not ended yet
+        # Its lease has not ended yet.
+        assert [c.status for c in hf.get("r").calls] in (["in_doubt"], ["running"])
 
 
 def test_a_lost_lease_stops_before_the_effect_and_leaves_evidence_after_it(home: Any) -> None:

@@ -277,9 +277,8 @@ def test_a_forks_state_is_available_when_the_code_continues_from_that_step(
 ) -> None:
     ran.fork("r", 1, id="f", state={"to": "kim"}, by="ann")
 
-    assert (
-        ran.run(desk.agent, id="f", name="sam")[2] == "sam"
-    )  # the code itself sets it after step 1
+    # The code itself sets it after step 1.
+    assert ran.run(desk.agent, id="f", name="sam")[2] == "sam"
     ran.fork("r", 2, id="g", state={"to": "kim"})
     result = ran.run(desk.agent, id="g", name="sam")
 

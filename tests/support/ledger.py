@@ -131,9 +131,8 @@ def _serve(address: str, ready: Any) -> None:
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            line = (
-                self.rfile.readline()
-            )  # of a process that may be frozen: others continue meanwhile
+            # Of a process that may be frozen: others continue meanwhile.
+            line = self.rfile.readline()
             if line:
                 with one_at_a_time:
                     said = answer(json.loads(line))

@@ -298,9 +298,8 @@ def make_world(folder: Path) -> None:
         text=True,
     )
     assert -signal.SIGKILL == made.returncode, made.stderr
-    real(
-        folder, "resume", "agents.py", "doubt", "--db", "runs.db"
-    )  # the lease ends; the doubt is noted
+    # The lease ends; the doubt is noted.
+    real(folder, "resume", "agents.py", "doubt", "--db", "runs.db")
 
 
 def copy_world(world: Path, folder: Path) -> Path:

@@ -51,9 +51,8 @@ def live(url: str, name: str, die_at: int, report_file: Path) -> bool:
     """Execute a scenario in a process that is killed at its n-th boundary (0: not); whether it was killed."""
     if report_file.exists():
         DONE[:] = json.loads(report_file.read_text("utf-8"))["done"]
-        free_at = (
-            time.monotonic() + LEASE_SECONDS
-        )  # 0.1 does not see that the owner of a lease is dead
+        # 0.1 does not see that the owner of a lease is dead.
+        free_at = time.monotonic() + LEASE_SECONDS
         eventually(lambda: time.monotonic() > free_at, "the lease has expired")
     pid = os.fork()
     if pid == 0:

@@ -164,9 +164,8 @@ def cancel(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:
         if row is None:
             raise NoSuchRun(run_id)
         refuse_ended(row)
-    cancel_children(
-        store, run_id, cancellation
-    )  # after the run: a child that is created now looks at it
+    # After the run: a child that is created now looks at it.
+    cancel_children(store, run_id, cancellation)
 
 
 def undo(store: Store, run_id: str, *, by: str = "", why: str = "") -> None:

@@ -72,9 +72,8 @@ def _problem(error: InvalidInput, file: str) -> LuaProblem:
     place = _PLACE.match(text)
     if place is not None and place["file"] == file:
         return LuaProblem(int(place["line"]), place["says"])
-    required = re.search(
-        rf"{re.escape(file)}:(\d+): ", stack
-    )  # an error in a module that it requires
+    # An error in a module that it requires.
+    required = re.search(rf"{re.escape(file)}:(\d+): ", stack)
     return LuaProblem(int(required[1]) if required else 1, text)
 
 

@@ -165,9 +165,8 @@ class Vm:
         most = _parameters(op)
 
         def guarded(*args: Any) -> tuple[Any, ...]:
-            began = (
-                time.perf_counter()
-            )  # the CPU time of the thread takes ten times as long to read
+            # The CPU time of the thread takes ten times as long to read.
+            began = time.perf_counter()
             self._left -= OPERATION  # the next hook looks whether it was too many
             try:
                 result = op(*(args if len(args) <= most else args[:most]))

@@ -314,9 +314,8 @@ class GroupCommit(Generic[W]):
                 ticket.turn.release()
         for loop, tickets in by_loop.items():
             try:
-                loop.call_soon_threadsafe(
-                    _wake, tickets
-                )  # once for all: each call writes to a pipe
+                # Once for all: each call writes to a pipe.
+                loop.call_soon_threadsafe(_wake, tickets)
             except RuntimeError:
                 continue  # the loop was closed meanwhile; no task is waiting there any more
 

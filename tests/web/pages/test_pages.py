@@ -155,9 +155,8 @@ def test_no_page_scrolls_sideways_on_a_phone(browser, base: str) -> None:
     found = {}
     with tab(browser, base, viewport={"width": 320, "height": 720}) as opened:
         for name, path in PAGES.items():
-            page = opened.open(
-                path, "domcontentloaded"
-            )  # its style and its scripts are there by then
+            # Its style and its scripts are there by then.
+            page = opened.open(path, "domcontentloaded")
             width = page.evaluate("document.documentElement.scrollWidth")
             if name in MOST_USED or is_night:
                 picture(page, f"{name}-phone")

@@ -203,10 +203,8 @@ def secrets_of(request: CallRequest) -> set[str]:
 
 def error_info(error: BaseException, secrets: Iterable[str] = ()) -> ErrorInfo:
     """An exception as data, without secrets and of bounded size."""
-    from holdfast.runtime.call.tracebacks import (
-        shortened,
-        user_traceback,
-    )  # most runs have no errors
+    # Most runs have no errors.
+    from holdfast.runtime.call.tracebacks import shortened, user_traceback
 
     kind = "TimeoutError" if isinstance(error, TimeoutError) else type(error).__qualname__
     return ErrorInfo(

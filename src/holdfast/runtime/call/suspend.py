@@ -106,9 +106,8 @@ def _open_since(session: Session) -> int | None:
     if not session.log.knows_all:
         return None
     if session.lines is None:
-        session.view.show(
-            session.read_to
-        )  # its code has unwound: nothing is hidden from it any more
+        # Its code has unwound: nothing is hidden from it any more.
+        session.view.show(session.read_to)
     return session.view.open_since()
 
 

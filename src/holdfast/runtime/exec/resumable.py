@@ -70,9 +70,8 @@ def check_claimed(
     last = the_end(store, row.id)[0]
     event = log.read_event(row.id, last)
     wake_at = event.wake_at if isinstance(event, e.RunSuspended) else None
-    ends = (
-        child.updated_at for child in children(store, row.id)
-    )  # the end of one wakes its parent
+    # The end of one wakes its parent.
+    ends = [child.updated_at for child in children(store, row.id)]
     heard = [last.time, wake_at, *due_at, *ends]
     _check_age(store, row.id, spec, heard)
 

@@ -65,9 +65,8 @@ class History:
         self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
     ) -> None:
         """These records, and that this epoch was given, have been acknowledged."""
-        before = self._positions.pop(
-            run_id, _ReadPosition()
-        )  # to the end: the oldest are forgotten first
+        # To the end: the oldest are forgotten first.
+        before = self._positions.pop(run_id, _ReadPosition())
         seq, digest = (records[-1].seq, records[-1].hash) if records else before[:2]
         self._positions[run_id] = _ReadPosition(seq, digest, max(epoch or 0, before.epoch))
         while len(self._positions) > KNOWN_MAX:

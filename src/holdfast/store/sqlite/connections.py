@@ -110,9 +110,8 @@ class Presence:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        real = Path(
-            path
-        ).resolve()  # SQLite keeps its own files there if the path is a symbolic link
+        # SQLite keeps its own files there if the path is a symbolic link.
+        real = Path(path).resolve()
         self._real, self._folder = str(real), str(real.parent)
         self._main: Identity | None = None
         self._content = (0, 0)
