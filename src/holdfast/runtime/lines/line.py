@@ -14,6 +14,7 @@ import enum
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, NamedTuple, Protocol
 
+from holdfast.core.entry import Place
 from holdfast.errors import Suspend
 
 CALL_HOPS, AWAIT_HOPS, END_HOPS = 1, 2, 4
@@ -39,37 +40,53 @@ class LineBranch(Protocol):
     def forks_above(self) -> tuple[int, ...]: ...
 
 
-class LineEnds(Protocol):
-    """What is notified that a line has stopped, when the run is about to end here: `Supervisor` is one."""
+class RunEnd(Protocol):
+    """How the run ends here: `Supervisor` is one."""
 
+    async def stay(self) -> None: ...
     def notify(self) -> None: ...
     def stop_agent(self) -> None: ...
 
 
-class LineOwner(Protocol):
-    """What is asked of the lines that a line is one of: `Lines` is one."""
+class AgentLines(Protocol):
+    """What a line, and each part of `Lines`, asks of all of them: `Lines` is one."""
 
     loop: asyncio.AbstractEventLoop
+    agent: asyncio.Task[Any] | None
+    tasks: set[asyncio.Task[Any]]
     members: set[Line]
     current: Line | None
     running: int
     moves: int
+    hops: int
     suspension: Suspend | None
     has_unwound: bool
     needs_order: bool
+    is_lone_outcome_due: bool
+    is_leaving: bool
     is_over: bool
 
+    @property
+    def supervisor(self) -> RunEnd: ...
     @property
     def is_stopped(self) -> bool: ...
     @property
     def has_fired(self) -> bool: ...
-    def owns(self, task: asyncio.Future[Any]) -> bool: ...
     @property
-    def supervisor(self) -> LineEnds: ...
+    def is_in_order(self) -> bool: ...
+    @property
+    def is_calling(self) -> bool: ...
+    @property
+    def awaits_the_unknown(self) -> bool: ...
+    def owns(self, task: asyncio.Future[Any]) -> bool: ...
     def settle(self, hops: int) -> None: ...
+    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
+    def forget_patience(self) -> None: ...
     def limit_wait(
         self, line: Line, waiter: asyncio.Future[Any], timer: asyncio.TimerHandle
     ) -> None: ...
+    def time_out_again(self, place: Place, *, is_cut: bool) -> bool: ...
+    def end_timeouts(self) -> None: ...
 
 
 class LineState(enum.Enum):
@@ -97,9 +114,6 @@ class TimeoutName(NamedTuple):
     """How many timeouts it had entered since the last of them."""
 
 
-NO_NAME: Final = TimeoutName(-1, 0)
-
-
 class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
@@ -121,7 +135,7 @@ class Line(Coroutine[Any, Any, Any]):
         "task",
     )
 
-    def __init__(self, lines: LineOwner, coro: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, lines: AgentLines, coro: Coroutine[Any, Any, Any]) -> None:
         self._coro, self.lines = coro, lines
         self.__name__ = getattr(coro, "__name__", "")
         self.__qualname__ = getattr(coro, "__qualname__", "")

@@ -11,30 +11,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.core.entry import Place
 from holdfast.core.policy import MICROSECONDS
 from holdfast.errors import Abandon, CallFailed, HoldfastError, Suspend, Unwind
 from holdfast.runtime.lines.line import AWAIT_HOPS, END_HOPS, Line, LineBranch, LineState
-from holdfast.runtime.lines.parking import Parking, ParkingRun
-from holdfast.runtime.lines.supervisor import SupervisedRun, Supervisor
-from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, TimeoutsRun, WaitTimeout
-from holdfast.runtime.lines.turns import Turns, TurnsRun
-
-
-class LinesRun(TimeoutsRun, TurnsRun, ParkingRun, SupervisedRun, Protocol):
-    """What is asked of the run whose lines these are: `Session` is one."""
-
-    is_unwinding: bool
-
-    def lose(self, signal: BaseException) -> None: ...
+from holdfast.runtime.lines.parking import Parking
+from holdfast.runtime.lines.run import ExecutedRun
+from holdfast.runtime.lines.supervisor import Supervisor
+from holdfast.runtime.lines.timeouts import FiredTimeout, Timeouts, WaitTimeout
+from holdfast.runtime.lines.turns import Turns
 
 
 class Lines:
     """The lines of one run. Used on its event loop, but for what says otherwise."""
 
-    def __init__(self, session: LinesRun) -> None:
+    def __init__(self, session: ExecutedRun) -> None:
         self.session = session
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
@@ -57,7 +50,7 @@ class Lines:
         self.turns = Turns(session, self)
         self.timeouts = Timeouts(session)
         self.parking = Parking(session, self)
-        self.supervisor = Supervisor(session, self)
+        self.supervisor = Supervisor(session, self, self.turns, self.parking)
         self.hops = 0
         """How many turns of the loop pass before a notification from one line to another has surely arrived."""
         self._is_ticking = False

@@ -9,43 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Protocol
 
 from holdfast.core.entry import Place
-from holdfast.core.journal import Journal
 from holdfast.core.policy import MICROSECONDS
 from holdfast.core.waits import OpenWait
 from holdfast.errors import Suspend
-from holdfast.runtime.lines.line import Line, LineState
-from holdfast.store.base import Store
-
-
-class ParkingRun(Protocol):
-    """What is asked of the run: `Session` is one."""
-
-    store: Store
-    journal: Journal
-    waits: dict[Place, OpenWait]
-    suspensions: dict[Place, Suspend]
-
-    @property
-    def is_ending(self) -> bool: ...
-
-
-class ParkingLines(Protocol):
-    """What is asked of the lines of the run: `Lines` is one."""
-
-    loop: asyncio.AbstractEventLoop
-    current: Line | None
-    suspension: Suspend | None
-    needs_order: bool
-    is_leaving: bool
+from holdfast.runtime.lines.line import AgentLines, LineState
+from holdfast.runtime.lines.run import ExecutedRun
 
 
 class Parking:
     """The lines of one run that are parked, by the places of their waits."""
 
-    def __init__(self, session: ParkingRun, lines: ParkingLines) -> None:
+    def __init__(self, session: ExecutedRun, lines: AgentLines) -> None:
         self._session, self._lines = session, lines
         self.parked: dict[Place, asyncio.Future[None]] = {}
 

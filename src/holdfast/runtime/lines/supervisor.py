@@ -11,54 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.errors import Stop, Suspend
-from holdfast.runtime.lines.line import CALL_HOPS, Line
+from holdfast.runtime.lines.line import CALL_HOPS, AgentLines
 from holdfast.runtime.lines.parking import Parking
+from holdfast.runtime.lines.run import ExecutedRun
 from holdfast.runtime.lines.turns import Turns
-
-
-class SupervisedRun(Protocol):
-    """What is asked of the run: `Session` is one."""
-
-    stop_signal: BaseException | None
-    lost: BaseException | None
-
-    def check_alive(self) -> None: ...
-    def stop(self, signal: BaseException) -> BaseException: ...
-
-
-class SupervisedLines(Protocol):
-    """What is asked of the lines of the run: `Lines` is one."""
-
-    loop: asyncio.AbstractEventLoop
-    agent: asyncio.Task[Any] | None
-    tasks: set[asyncio.Task[Any]]
-    current: Line | None
-    running: int
-    suspension: Suspend | None
-    has_unwound: bool
-    is_over: bool
-    is_leaving: bool
-    turns: Turns
-    parking: Parking
-
-    @property
-    def is_calling(self) -> bool: ...
-    @property
-    def awaits_the_unknown(self) -> bool: ...
-    def settle(self, hops: int) -> None: ...
-    def end_timeouts(self) -> None: ...
-    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
-    def forget_patience(self) -> None: ...
 
 
 class Supervisor:
     """How the execution of one run ends in this process."""
 
-    def __init__(self, session: SupervisedRun, lines: SupervisedLines) -> None:
-        self._session, self._lines = session, lines
+    def __init__(
+        self, session: ExecutedRun, lines: AgentLines, turns: Turns, parking: Parking
+    ) -> None:
+        self._session, self._lines, self._turns, self._parking = session, lines, turns, parking
         self._changed: asyncio.Future[None] | None = None
         self._wants_to_leave = False
         self._staying: list[asyncio.Future[None]] = []
@@ -118,9 +86,9 @@ class Supervisor:
     @property
     def is_quiet(self) -> bool:
         """Whether no line runs code or makes a call, and some wait."""
-        waits = self._lines.parking.parked or self._lines.has_unwound
+        waits = self._parking.parked or self._lines.has_unwound
         return bool(waits) and not (
-            self._lines.running or self._lines.is_calling or self._lines.turns.outcomes
+            self._lines.running or self._lines.is_calling or self._turns.outcomes
         )
 
     async def stay(self) -> None:
@@ -149,7 +117,7 @@ class Supervisor:
         """The code has failed or was stopped: calls that are under way come to their end, and none begins."""
         self._lines.is_over = True
         if not at_once:
-            self._lines.turns.end()
+            self._turns.end()
             self._lines.end_timeouts()
         while not at_once and (self._lines.is_calling or self._lines.running):
             self._changed = self._lines.loop.create_future()

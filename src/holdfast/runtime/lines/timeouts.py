@@ -8,15 +8,13 @@ timeouts could fire first: so each is identified.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from holdfast.core import events as e
 from holdfast.core.entry import Place
-from holdfast.core.events import Event
-from holdfast.core.journal import Journal
 from holdfast.runtime.lines.line import Line, TimeoutName
-from holdfast.store.base import Store
+from holdfast.runtime.lines.run import ExecutedRun
 
 NO_NAME: Final = TimeoutName(-1, 0)
 
@@ -47,27 +45,10 @@ class FiredTimeout(NamedTuple):
             asyncio.Task.cancel(self.line.task)
 
 
-class VisibleLog(Protocol):
-    """What the code may see of its log: `AgentView` is one."""
-
-    def show(self, seq: int) -> None: ...
-
-
-class TimeoutsRun(Protocol):
-    """What is asked of the run: `Session` is one."""
-
-    store: Store
-    journal: Journal
-
-    @property
-    def view(self) -> VisibleLog: ...
-    def buffer(self, event: Event) -> object: ...
-
-
 class Timeouts:
     """The timeouts that the lines of a run have entered."""
 
-    def __init__(self, session: TimeoutsRun) -> None:
+    def __init__(self, session: ExecutedRun) -> None:
         self._session = session
         self._began_at = session.store.now()
         self._names: WeakKeyDictionary[asyncio.Timeout | WaitTimeout, TimeoutName] | None = None

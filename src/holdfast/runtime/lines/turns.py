@@ -9,72 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from holdfast.core.entry import Place
-from holdfast.core.journal import Journal
-from holdfast.errors import HoldfastError
-from holdfast.runtime.lines.line import Line, LineState
+from holdfast.runtime.lines.line import AgentLines, Line, LineState
+from holdfast.runtime.lines.run import ExecutedRun
 from holdfast.runtime.lines.unasked import UnaskedOutcomes
 
 _RUNNING: Final = LineState.RUNNING  # in Python 3.11 it takes long to look up a member of an Enum
-
-
-class KnownLog(Protocol):
-    """What is known of the log: `LogReader` is one."""
-
-    @property
-    def knows_all(self) -> bool: ...
-    def read_all(self) -> None: ...
-
-
-class TurnsRun(Protocol):
-    """What is asked of the run: `Session` is one."""
-
-    journal: Journal
-    patience_us: int
-    stop_signal: BaseException | None
-    only_replay: HoldfastError | None
-
-    @property
-    def is_ending(self) -> bool: ...
-    @property
-    def log(self) -> KnownLog: ...
-    def stop(self, signal: BaseException) -> BaseException: ...
-    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
-
-
-class SuspensionGate(Protocol):
-    """What knows whether the run is about to be suspended: `Supervisor` is one."""
-
-    async def stay(self) -> None: ...
-
-
-class TurnsLines(Protocol):
-    """What is asked of the lines of the run: `Lines` is one."""
-
-    loop: asyncio.AbstractEventLoop
-    current: Line | None
-    running: int
-    hops: int
-    needs_order: bool
-    is_lone_outcome_due: bool
-    is_over: bool
-    is_leaving: bool
-
-    @property
-    def supervisor(self) -> SuspensionGate: ...
-    @property
-    def is_in_order(self) -> bool: ...
-    @property
-    def is_calling(self) -> bool: ...
-    @property
-    def awaits_the_unknown(self) -> bool: ...
-    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
-    def time_out_again(self, place: Place, *, is_cut: bool) -> bool: ...
 
 
 class Turn(msgspec.Struct, eq=False):
@@ -104,7 +49,7 @@ class Turn(msgspec.Struct, eq=False):
 class Turns:
     """Whose turn it is, among the lines of one run."""
 
-    def __init__(self, session: TurnsRun, lines: TurnsLines) -> None:
+    def __init__(self, session: ExecutedRun, lines: AgentLines) -> None:
         self._session, self._lines = session, lines
         self.asking: dict[Place, Turn] = {}
         """By place: lines that ask for an outcome that is recorded there."""

@@ -5,36 +5,19 @@ Code that awaits something of its own (a timer) may still come to it. Not here: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from holdfast.core.entry import Place
-from holdfast.core.journal import Journal
 from holdfast.core.policy import MICROSECONDS
-from holdfast.errors import Abandon, HoldfastError
+from holdfast.errors import Abandon
+from holdfast.runtime.lines.line import AgentLines
+from holdfast.runtime.lines.run import ExecutedRun
 
 OTHER_CODE_SECONDS: Final = 600.0
 """How long code that awaits something unknown may take to ask for what is recorded; then it is other code."""
 TIMER_SECONDS: Final = 2.0
 """How long it may take at least until a timer of the code that has fired is noticed here."""
-
-
-class UnaskedRun(Protocol):
-    """What is asked of the run: `Session` is one."""
-
-    journal: Journal
-    patience_us: int
-    only_replay: HoldfastError | None
-
-    def not_asked(self, place: Place, attempted: str) -> BaseException: ...
-
-
-class UnaskedLines(Protocol):
-    """What is asked of the lines of the run: `Lines` is one."""
-
-    @property
-    def awaits_the_unknown(self) -> bool: ...
-    def after_patience(self, act: Callable[[], None], seconds: float | None = None) -> None: ...
 
 
 class WaitingTurn(Protocol):
@@ -58,7 +41,7 @@ class UnaskedTurns(Protocol):
 class UnaskedOutcomes:
     """What is done about a recorded outcome that no line asks for."""
 
-    def __init__(self, session: UnaskedRun, lines: UnaskedLines, turns: UnaskedTurns) -> None:
+    def __init__(self, session: ExecutedRun, lines: AgentLines, turns: UnaskedTurns) -> None:
         self._session, self._lines, self._turns = session, lines, turns
 
     def wait_for_code(self) -> None:
