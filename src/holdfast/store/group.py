@@ -56,8 +56,8 @@ class Durable(Protocol):
     task: tuple[Callable[..., Any], contextvars.Context] | None
     """How to let the task continue that awaits it, and the context that it runs in."""
 
-    def __iter__(self) -> Generator[Any, None, None]: ...
-    def wake(self) -> None:
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def settle(self, ticket: Ticket[Any]) -> None:
         """The append is settled: let the task that awaits this continue, now."""
         ...
 
@@ -86,11 +86,8 @@ class Ticket(msgspec.Struct, Generic[W], eq=False):
         future = self.group.finish_on_loop(self)
         if self.settled:  # by another thread, which may not have seen the future
             self.future = None
-        else:
-            yield from future
-        if self.error is not None:
-            raise self.error
-        return self.work
+            future.settle(self)
+        return future.__await__()
 
     def push(self) -> None:
         self.group.start_thread_leading()
@@ -106,7 +103,7 @@ def _loops() -> tuple[Callable[[], asyncio.AbstractEventLoop], Callable[..., Any
     """
     import asyncio  # here, as commands that only look have no use for it
 
-    class DurableFuture(asyncio.Future[None]):
+    class DurableFuture(asyncio.Future[Any]):
         __slots__ = ("task",)
 
         task: tuple[Callable[..., Any], contextvars.Context] | None
@@ -122,8 +119,12 @@ def _loops() -> tuple[Callable[[], asyncio.AbstractEventLoop], Callable[..., Any
             else:
                 self.task = fn, context
 
-        def wake(self) -> None:
-            self.set_result(None)
+        def settle(self, ticket: Ticket[Any]) -> None:
+            if ticket.error is None:
+                self.set_result(ticket.work)
+            else:
+                self.set_exception(ticket.error)
+                self.exception()  # a task that is gone does not have to hear of it
             task, self.task = self.task, None
             if task is not None:
                 task[1].run(task[0], self)
@@ -401,7 +402,7 @@ def _wake(tickets: list[Ticket[Any]]) -> None:
         ticket = tickets.pop()
         try:
             if ticket.future is not None:
-                ticket.future.wake()
+                ticket.future.settle(ticket)
         except BaseException:  # Ctrl-C in one task: the others must not hang
             if tickets and ticket.loop is not None:
                 tickets.reverse()

@@ -1,7 +1,7 @@
 """Enter, for declared functions that are awaited (see `enter.py`); a plain step passes without a flow.
 
 Most calls of most agents are a step: its body and a receipt. What the flow can do besides (intents, approvals, retries, limits,
-waits) costs such a step a third of its time, and many async runs share one thread. So `_make_step` passes through the same
+waits) costs such a step a quarter of its time, and many async runs share one thread. So `_make_step` passes through the same
 stages directly, with the same boundaries. What does not go that way (the body raises or swallows a cancellation, the receipt
 is refused, its outcome is not the next) is left to the flows of `attempt.py` and `commit.py`, from that point on.
 
@@ -11,11 +11,10 @@ async agents need it and `asyncio`.
 
 from __future__ import annotations
 
-import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import CallFailed, StoreError
+from holdfast.errors import CallFailed
 from holdfast.runtime.call.async_driver import (
     Cancelled,
     deliver_later,
@@ -35,7 +34,7 @@ from holdfast.runtime.call.request import CallRequest, child_call, request_call
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.log.branches import CURRENT, Branch, Inside
-from holdfast.runtime.log.writer import COMMITTED, SENT, Batch
+from holdfast.runtime.log.writer import Batch
 
 if TYPE_CHECKING:
     from holdfast.core.entry import Entry
@@ -111,21 +110,10 @@ async def _make_step(request: CallRequest, lines: Lines, line: Line) -> Any:
         session.store.submit,
         None if is_alone else lines.turns.outcome,
     )
-    ticket = batch.ticket
     if is_alone:
         lines.is_lone_outcome_due = True
     try:
-        if batch.state is SENT:  # nearly always; `settled` does the rest
-            try:
-                await ticket
-                if ticket is batch.ticket:
-                    session.writer.accepted(batch)
-            except StoreError:
-                pass
-            except asyncio.CancelledError as cut:
-                cancelled.append(cut)
-        if batch.state is not COMMITTED or cancelled:
-            await settled(session, batch, cancelled)
+        await settled(session, batch, cancelled)
     except BatchRefused as refused:
         flow = refuse(session, refused.error, [receipt], request)
         return await drive_async(flow, request, cancelled)
