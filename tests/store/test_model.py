@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
@@ -251,7 +252,7 @@ class StoreMachine(RuleBasedStateMachine):
         now = self.clock.now()
         run = self.runs.get(run_id)
         head = run.head if run else origin(run_id)
-        head = head._replace(seq=head.seq + off_by)
+        head = msgspec.structs.replace(head, seq=head.seq + off_by)
         number = {"mine": 0, "old": -1, "new": 1}.get(epoch)
         fence = None if number is None else max(0, (run.epoch if run else 1) + number)
         due_at = None if due_in is None else now + due_in * MICROSECONDS

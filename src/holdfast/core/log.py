@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from holdfast.core import events
 from holdfast.core.events import Event, Value
@@ -45,7 +45,7 @@ class Record(NamedTuple):
         return events.from_json(self.kind, self.data)
 
 
-class Head(NamedTuple):
+class Head(Struct, frozen=True, gc=False):
     """The end of a log: what the next record is chained to."""
 
     seq: int
@@ -61,7 +61,7 @@ class Blob(NamedTuple):
 
 
 _new: Final = tuple.__new__
-"""Makes a record or a head; their own constructors are written in Python."""
+"""Makes a record; its own constructor is written in Python."""
 
 
 def check_run_id(run_id: object) -> str:
@@ -98,14 +98,14 @@ def chain_hash(before: bytes, seq: int, time: int, epoch: int, kind: str, data: 
 
 def head_at(record: Record) -> Head:
     """The end of a log whose last record this is."""
-    return _new(Head, (record[0], record[5], record[1]))
+    return Head(record[0], record[5], record[1])
 
 
 def seal(head: Head, new: Sequence[Event], epoch: int, time: int) -> tuple[Head, list[Record]]:
     """Chain events to a log's end. Time never runs backwards within a run."""
-    seq, hash_, last = head
+    seq, hash_ = head.seq, head.hash
     pack = _HEADER.pack
-    time = time if time > last else last
+    time = time if time > head.time else head.time
     records: list[Record] = []
     for event in new:
         seq += 1
@@ -118,12 +118,12 @@ def seal(head: Head, new: Sequence[Event], epoch: int, time: int) -> tuple[Head,
         h.update(b"".join((hash_, pack(seq, time, epoch), kind.encode(), b"\0", data)))
         hash_ = h.digest()
         records.append(_new(Record, (seq, time, epoch, kind, data, hash_)))
-    return _new(Head, (seq, hash_, time)), records
+    return Head(seq, hash_, time), records
 
 
 def verify(run_id: str, head: Head, records: Iterable[Record]) -> Iterator[Record]:
     """The records one by one, each checked against the one before; LogDamaged at the first bad one."""
-    expected, before, _ = head
+    expected, before = head.seq, head.hash
     pack = _HEADER.pack
     for record in records:
         expected += 1

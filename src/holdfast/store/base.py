@@ -36,6 +36,7 @@ PRIORITY_US: Final = 60 * MICROSECONDS
 `due_at - priority * PRIORITY_US`. So urgent runs come first, and no run waits forever."""
 _clock_ns: Final = time.clock_gettime_ns
 """Saved before any user code is loaded: some tools replace the functions of `time`."""
+_REALTIME: Final = time.CLOCK_REALTIME
 RESERVED: Final = "\x1f"
 """Keys that start so are Holdfast's own; a caller's idempotency key may not."""
 NO_PROGRESS: Final = ("run_claimed", "call_started", "call_doubted", "call_resolved")
@@ -45,7 +46,7 @@ by a worker that claims the run, before it does anything that could kill it."""
 
 def system_clock() -> int:
     """Microseconds since 1970 by the machine's clock, even if the process's clock is faked."""
-    return _clock_ns(time.CLOCK_REALTIME) // 1000
+    return _clock_ns(_REALTIME) // 1000
 
 
 class NewRun(Struct, frozen=True):

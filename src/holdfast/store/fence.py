@@ -4,13 +4,14 @@ Pure: a store finds out, inside its transaction, where each log ends, and asks h
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from holdfast.errors import Conflict, LeaseLost, NotFound, Woken
 from holdfast.store.base import Append, RowChange
 
 
-class LogPosition(NamedTuple):
+class LogPosition(Struct, frozen=True, gc=False):
     """Where a run's log ends inside the transaction that is about to append to it."""
 
     epoch: int
@@ -20,10 +21,6 @@ class LogPosition(NamedTuple):
     """The store's own name for the run."""
     woken: int = 0
     """How often the run was woken."""
-
-
-_new: Final = tuple.__new__
-"""Makes a LogPosition; its own constructor is written in Python."""
 
 
 def refusals(
@@ -49,23 +46,23 @@ def refusals(
         if at is None:
             refused.append(NotFound(f"no run {run_id!r}"))
             continue
-        epoch, head, end, key, woken = at
-        if work.epoch is not None and work.epoch != epoch:
-            refused.append(LeaseLost(run_id, work.epoch, epoch))
-        elif work.after != head or (work.before and end and work.before != end):
-            refused.append(Conflict(run_id, work.after, head))  # not chained to what is there
-        elif work.change is not None and not _may_settle(work.change, woken + wakes.get(run_id, 0)):
+        epoch, own, change = at.epoch, work.epoch, work.change
+        if own != epoch and own is not None:
+            refused.append(LeaseLost(run_id, own, epoch))
+        elif work.after != at.head or (work.before != at.hash and work.before and at.hash):
+            refused.append(Conflict(run_id, work.after, at.head))  # not chained to what is there
+        elif change is not None and not _may_settle(change, at.woken + wakes.get(run_id, 0)):
             refused.append(Woken(run_id))
         elif work.claims_key and claim_key and (error := claim_key(work)):
             refused.append(error)
         else:
-            if work.change is not None:
-                own = (run_id,) if work.change.wake else ()
-                for woken_id in (*own, *work.change.wakes):
+            if change is not None:
+                itself = (run_id,) if change.wake else ()
+                for woken_id in (*itself, *change.wakes):
                     wakes[woken_id] = wakes.get(woken_id, 0) + 1
             if work.records:
-                seq, _, _, _, _, hash_ = work.records[-1]
-                now[run_id] = ends[run_id] = _new(LogPosition, (epoch, seq, hash_, key, woken))
+                last = work.records[-1]
+                now[run_id] = ends[run_id] = LogPosition(epoch, last[0], last[5], at.key, at.woken)
             refused.append(None)
     return refused, ends
 

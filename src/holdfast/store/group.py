@@ -251,7 +251,7 @@ class GroupCommit(Generic[W]):
                 self._queue.remove(ticket)
             if self._leader is not ticket:
                 return
-            batch, self._batch = self._batch, []
+            batch, self._batch = list(self._batch), []
         interrupted = StoreUnavailable("interrupted; the outcome was not seen")
         self._resolve(batch, [t.error if t.settled else interrupted for t in batch])
         self._hand_over()
@@ -280,15 +280,13 @@ class GroupCommit(Generic[W]):
 
     def _take(self) -> None:
         """Move the next batch out of the queue; each ticket is always in one of the two."""
-        queue, self._batch = self._queue, []
+        batch: list[Ticket[W]] = []
+        queue, self._batch = self._queue, batch
         rows = size = 0
         while queue and rows < ROWS_MAX and size < BYTES_MAX:
-            ticket = queue[0]
-            self._batch.append(ticket)
-            queue.popleft()
-            records = ticket.work.records
-            rows += len(records)
-            for record in records:
+            batch.append(queue[0])
+            for record in queue.popleft().work.records:
+                rows += 1
                 size += len(record[4])
 
     def _settle(self, batch: list[Ticket[W]]) -> None:
@@ -306,17 +304,16 @@ class GroupCommit(Generic[W]):
             ticket.error = error
             ticket.settled = True
             loop = ticket.loop
-            if loop is not None:
-                if loop in by_loop:
-                    by_loop[loop].append(ticket)
-                else:
-                    by_loop[loop] = [ticket]
+            if loop in by_loop:
+                by_loop[loop].append(ticket)
+            elif loop is not None:
+                by_loop[loop] = [ticket]
             elif ticket.turn is not None and ticket.turn.locked():
                 ticket.turn.release()
         for loop, tickets in by_loop.items():
             try:
                 # Once for all: each call writes to a pipe.
-                loop.call_soon_threadsafe(_wake, tickets)
+                loop.call_soon_threadsafe(_wake, tickets, batch)
             except RuntimeError:
                 continue  # the loop was closed meanwhile; no task is waiting there any more
 
@@ -383,9 +380,8 @@ class AppendGroup(GroupCommit[Append]):
             or records[0][0] != work.after + 1
             or work.change is not None
             or work.claims_key
-            or (work.epoch is not None and work.epoch < 0)
-            or not run_id.isascii()
-            or "\0" in run_id
+            or (work.epoch or 0) < 0
+            or not run_id.isprintable()
         ):
             check_append(work)
         if self._closed:
@@ -395,10 +391,13 @@ class AppendGroup(GroupCommit[Append]):
         return ticket
 
 
-def _wake(tickets: list[Ticket[Any]]) -> None:
+def _wake(tickets: list[Ticket[Any]], batch: list[Ticket[Any]]) -> None:
+    """Let the tasks continue whose appends these are, of a batch. Neither list keeps what has been dealt with: so many
+    objects at a time would wake the garbage collector, and the thread that committed them may be waiting for the
+    interpreter all the while."""
+    batch.clear()
     tickets.reverse()
     while tickets:
-        # Not kept until the last: so many objects at a time would wake the garbage collector.
         ticket = tickets.pop()
         try:
             if ticket.future is not None:
@@ -406,5 +405,5 @@ def _wake(tickets: list[Ticket[Any]]) -> None:
         except BaseException:  # Ctrl-C in one task: the others must not hang
             if tickets and ticket.loop is not None:
                 tickets.reverse()
-                ticket.loop.call_soon(_wake, tickets)
+                ticket.loop.call_soon(_wake, tickets, batch)
             raise

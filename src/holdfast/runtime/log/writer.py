@@ -134,6 +134,20 @@ class Batch(msgspec.Struct, eq=False):
 class LogWriter:
     """The batches of one run that are on their way, and the events that wait for the next one."""
 
+    __slots__ = (
+        "_broken",
+        "_must_rebuild",
+        "_mutex",
+        "_queue",
+        "_rebuilt",
+        "_session",
+        "first",
+        "head",
+        "moves",
+        "noted",
+        "noted_blobs",
+    )
+
     def __init__(self, session: WrittenRun, mutex: threading.RLock) -> None:
         self._session, self._mutex = session, mutex
         self.head = log.origin(session.run_id)
@@ -143,9 +157,8 @@ class LogWriter:
         self.noted: list[Event] = []
         self.noted_blobs: list[Blob] = []
         self.moves = 0
-        """Counts up when events are sent, recorded, refused or discarded: each other change of `noted` adds to it."""
+        """Counts up when notes are sent, recorded, refused or discarded: each other change of `noted` adds to it."""
         self._queue: list[Batch] = []
-        self._on_their_way = 0
         self._must_rebuild = False
         self._rebuilt: threading.Condition | None = None
         """Where a tool's transaction waits until refused batches have been sent again."""
@@ -185,8 +198,8 @@ class LogWriter:
                 session.log.read_all()
             if batch.condition is not None:
                 batch.condition(session)
-            self.moves += 1
             if self.noted or self.first:
+                self.moves += 1
                 batch.buffered, batch.buffered_blobs = [*self.first, *self.noted], self.noted_blobs
                 self.first, self.noted, self.noted_blobs = [], [], []
             batch.submit = submit
@@ -201,21 +214,21 @@ class LogWriter:
         before, session, events, blobs = self.head, self._session, batch.events, batch.blobs
         if batch.buffered:
             events, blobs = batch.all_events, [*batch.buffered_blobs, *blobs]
-        self.head, records = log.seal(before, events, session.epoch, session.store.now())
-        batch.head, batch.records = self.head, records
+        head, records = log.seal(before, events, session.epoch, session.store.now())
+        self.head = batch.head = head
+        batch.records = records
         if records:
-            batch.seq = self.head[0]
-        after, hash_, _ = before
+            batch.seq = head.seq
         batch.work = work = Append(
             session.run_id,
-            after,
+            before.seq,
             records,
             session.epoch,
             batch.change,
             blobs,
             batch.claims_key,
             batch.urgent,
-            hash_,
+            before.hash,
         )
         if batch.submit is not None:
             try:
@@ -227,18 +240,17 @@ class LogWriter:
                 self._fail(batch, error)
                 return
         batch.state = SENT
-        self._on_their_way += 1
 
     def accepted(self, batch: Batch) -> None:
         """The store has committed this batch, and so every batch that it is chained to."""
         with self._mutex:
             if batch.state is not SENT:
                 return  # a later one was accepted first
-            self.moves += 1
             while True:
                 first = self._queue.pop(0)
                 first.state = COMMITTED
-                self._on_their_way -= 1
+                if first.buffered:
+                    self.moves += 1
                 self._session.recorded_own(first)
                 if first is batch:
                     break
@@ -250,7 +262,6 @@ class LogWriter:
         with self._mutex:
             if batch.state is not SENT:
                 return
-            self._on_their_way -= 1
             self._must_rebuild = True
             if isinstance(error, Conflict) and batch.rebuilds:
                 batch.state = BatchState.REFUSED
@@ -282,7 +293,7 @@ class LogWriter:
     # ── rebuilding ───────────────────────────────────────────────────────────────────────
 
     def _rebuild_if_due(self) -> None:
-        if not self._must_rebuild or self._on_their_way:
+        if not self._must_rebuild or self.sent():
             return
         self._must_rebuild = False
         if self._rebuilt is not None:

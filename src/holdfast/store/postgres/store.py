@@ -114,7 +114,11 @@ class PostgresStore:
             self._run, self._q, self._fixed_now, lambda: self._notify("schedules")
         )
         self.limits = PostgresLimits(self._run, self._q, self._fixed_now, schema)
-        self.snapshots = PostgresSnapshots(self._run, self._q, self.now)
+        self.snapshots = PostgresSnapshots(
+            self._run,
+            self._q,
+            lambda: self.now(),  # noqa: PLW0108 - after a fork, it is that of another clock
+        )
         self._open_queues()
         self.url = without_password(dsn)
         try:
@@ -127,6 +131,7 @@ class PostgresStore:
         """Everything that belongs to one process."""
         self._pid = os.getpid()
         self._route = Route(self._dsn, **self._options)
+        self.now = self._route.clock.now if self._clock is None else self._clock
         history = History(self._q)
         self._route.met = history.meet
         self._wakeups = Wakeups()
@@ -169,9 +174,6 @@ class PostgresStore:
         ]
         self._open_queues()
         self._pool.run(lambda db, _: db.rows("SELECT 1"))  # sets the clock
-
-    def now(self) -> int:
-        return self._route.clock.now() if self._clock is None else self._clock()
 
     def _fixed_now(self) -> int | None:
         """What statements are given as the time: nothing, so that they ask the database's clock."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psycopg
+from msgspec import Struct
 
 from holdfast.core.log import Record
 from holdfast.errors import LogRegressed
@@ -43,10 +44,13 @@ _TIMELINE: Final = """
 """
 
 
-class _ReadPosition(NamedTuple):
+class _ReadPosition(Struct, frozen=True, gc=False):
     seq: int = -1
     hash: bytes = b""
     epoch: int = 0
+
+
+_NOTHING_READ: Final = _ReadPosition()
 
 
 class History:
@@ -66,9 +70,10 @@ class History:
     ) -> None:
         """These records, and that this epoch was given, have been acknowledged."""
         # To the end: the oldest are forgotten first.
-        before = self._positions.pop(run_id, _ReadPosition())
-        seq, digest = (records[-1].seq, records[-1].hash) if records else before[:2]
-        self._positions[run_id] = _ReadPosition(seq, digest, max(epoch or 0, before.epoch))
+        before = self._positions.pop(run_id, _NOTHING_READ)
+        last = records[-1] if records else before
+        epoch = max(epoch or 0, before.epoch)
+        self._positions[run_id] = _ReadPosition(last.seq, last.hash, epoch)
         while len(self._positions) > KNOWN_MAX:
             self._positions.pop(next(iter(self._positions)), None)
 

@@ -163,7 +163,8 @@ class Appends:
             if error is not None:
                 continue
             key = positions[work.run_id].key
-            rows += [(key, *record) for record in work.records]
+            for record in work.records:
+                rows.append((key, *record))  # noqa: PERF401 - most have one: a list of it would cost more
             if work.blobs:
                 insert_blobs(db, key, work.blobs)
             if work.change is not None:
