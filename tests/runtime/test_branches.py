@@ -123,6 +123,136 @@ def kinds(hf: Holdfast) -> list[str]:
     return [type(event).__name__ for _, event in hf.events("r")]
 
 
+# ── a step of what is the only line ──────────────────────────────────────────────────────────
+
+RECEIPT = "before commit call_succeeded"
+
+
+@step
+async def alone(name: str) -> str:
+    return name
+
+
+continued: list[str] = []
+others: list[asyncio.Task[str]] = []
+
+
+def commit_when(hf: Holdfast, ready: Callable[[], bool]) -> None:
+    """From here on, let the store commit a batch only when that is so."""
+    store: Any = hf.store
+    commit = store._group._commit
+
+    def commit_late(batch: Any) -> Any:
+        assert ready(), "what was waited for has not come"
+        return commit(batch)
+
+    store._group._commit = commit_late
+
+
+async def note_that_it_continues(name: str) -> str:
+    result = await alone(name)
+    continued.append(name)
+    return result
+
+
+@agent
+async def starts_another_meanwhile(run: AsyncRun) -> list[str]:
+    """A callback of its event loop starts a task while the result of the only line is recorded."""
+    continued.clear()
+    first = await note_that_it_continues("first")
+    return [first, *await asyncio.gather(*others)]
+
+
+def test_the_result_of_an_only_line_comes_before_that_of_a_line_that_begins_meanwhile(
+    url: str,
+) -> None:
+    second_is_written = threading.Event()
+
+    def start_another(name: str) -> None:
+        if name == RECEIPT and not others:
+            others.append(asyncio.create_task(note_that_it_continues("second")))
+        elif name == RECEIPT:
+            second_is_written.set()
+
+    others.clear()
+    with opened(url, starts_another_meanwhile, boundary=start_another) as hf:
+        commit_when(hf, lambda: not others or second_is_written.wait(60))
+        result = hf.run(starts_another_meanwhile, id="r")
+
+    assert ["first", "second"] == result
+    assert ["first", "second"] == continued, "not in the order of the log, as on replay"
+
+
+async def time_out_at_once() -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await asyncio.get_running_loop().create_future()
+    continued.append("timeout")
+
+
+@agent
+async def times_out_meanwhile(run: AsyncRun) -> list[str]:
+    """A callback of its event loop starts a task, whose timeout fires while the result of the only line is recorded."""
+    continued.clear()
+    await note_that_it_continues("first")
+    await asyncio.gather(*others)
+    return continued.copy()
+
+
+def test_a_timeout_that_fires_while_the_result_of_an_only_line_is_recorded_takes_effect_after_it(
+    url: str,
+) -> None:
+    has_fired = threading.Event()
+
+    def turn(left: int) -> None:
+        """Let the event loop turn so often."""
+        if left:
+            asyncio.get_running_loop().call_soon(turn, left - 1)
+        else:
+            has_fired.set()
+
+    def start_another(name: str) -> None:
+        if name == RECEIPT and not others:
+            others.append(asyncio.create_task(time_out_at_once()))
+            turn(50)
+
+    others.clear()
+    with opened(url, times_out_meanwhile, boundary=start_another) as hf:
+        commit_when(hf, lambda: not others or has_fired.wait(60))
+        result = hf.run(times_out_meanwhile, id="r")
+
+    assert ["first", "timeout"] == result, "not in the order of the log, as on replay"
+
+
+@agent
+async def cancels_itself(run: AsyncRun) -> list[str]:
+    seen = []
+    try:
+        seen.append(await alone("first"))
+        seen.append(await alone("second"))
+    except asyncio.CancelledError:
+        seen.append("cancelled")
+    return seen
+
+
+def test_an_only_line_that_is_cancelled_while_its_result_is_recorded_is_so_at_its_next_await(
+    url: str,
+) -> None:
+    begun: list[str] = []
+
+    def cancel(name: str) -> None:
+        task = asyncio.current_task()
+        if name == RECEIPT and not begun and task is not None:
+            begun.append(name)
+            task.cancel()
+
+    with opened(url, cancels_itself, boundary=cancel) as hf:
+        result = hf.run(cancels_itself, id="r")
+        calls = [call.name for call in hf.get("r").calls]
+
+    assert (["first", "cancelled"], ["alone"]) == (result, calls)
+
+
 # ── the order of outcomes ────────────────────────────────────────────────────────────────────
 
 

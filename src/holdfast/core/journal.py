@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from holdfast.core import events as e
 from holdfast.core.ancestors import ForkAncestry, ancestry_of
@@ -33,14 +33,16 @@ from holdfast.core.state import RunState
 # ── how far the log goes ─────────────────────────────────────────────────────────────────────
 
 
-class Extent:
-    """The last position of each branch that is recorded, and how many branches were started before each."""
+class Extent(Struct, eq=False):
+    """The last position of each branch that is recorded, and how many branches were started before each.
 
-    def __init__(self) -> None:
-        self.last: dict[str, int] = {}
-        """By branch: the last position at which anything is recorded."""
-        self.forks: dict[Place, int] = {}
-        """By place: how many branches the code had started since the one before it."""
+    (A Struct, as are the others below: every live run has one, and C makes it.)
+    """
+
+    last: dict[str, int] = {}
+    """By branch: the last position at which anything is recorded."""
+    forks: dict[Place, int] = {}
+    """By place: how many branches the code had started since the one before it."""
 
     def clear(self) -> None:
         self.last.clear()
@@ -104,18 +106,17 @@ class RetriedCall(Struct, frozen=True):
     since: int
 
 
-class Retries:
+class Retries(Struct, eq=False):
     """The calls of a failed run that may be tried again, and those that were."""
 
-    def __init__(self) -> None:
-        self.failed_steps: set[int] = set()
-        """The calls that a run has failed with."""
-        self.retried: dict[str, RetriedCall] = {}
-        """By branch: the last call that was tried again."""
-        self.abandoned_calls: dict[str, list[tuple[int, Entry]]] = {}
-        """Finished calls on paths that the code has left, by branch."""
-        self._granted: list[Place] = []
-        """Failed calls that may be tried again."""
+    failed_steps: set[int] = set()
+    """The calls that a run has failed with."""
+    retried: dict[str, RetriedCall] = {}
+    """By branch: the last call that was tried again."""
+    abandoned_calls: dict[str, list[tuple[int, Entry]]] = {}
+    """Finished calls on paths that the code has left, by branch."""
+    _granted: list[Place] = []
+    """Failed calls that may be tried again."""
 
     def clear(self) -> None:
         self.retried.clear()
@@ -233,23 +234,22 @@ class PendingSignal(Struct):
     event: e.SignalReceived
 
 
-class RunLife:
+class RunLife(Struct, eq=False):
     """What is recorded about a run as a whole, as far as its log has been read: its limits, and whether it was cancelled,
     paused, undone or has ended."""
 
-    def __init__(self) -> None:
-        self.created: e.RunCreated | None = None
-        """Its first event, with what was changed of its limits since."""
-        self.created_at = 0
-        self.lineage = ForkAncestry()
-        self.cancel: e.CancelRequested | None = None
-        self.undo: e.UndoRequested | None = None
-        self.undoing = False
-        self.undo_started: e.UndoStarted | None = None
-        self.paused: e.RunPaused | None = None
-        self.terminal: Event | None = None
-        self.may_stop_calls = False
-        """Whether the log contains anything at all that could keep a new call from beginning."""
+    created: e.RunCreated | None = None
+    """Its first event, with what was changed of its limits since."""
+    created_at: int = 0
+    lineage: ForkAncestry = field(default_factory=ForkAncestry)
+    cancel: e.CancelRequested | None = None
+    undo: e.UndoRequested | None = None
+    undoing: bool = False
+    undo_started: e.UndoStarted | None = None
+    paused: e.RunPaused | None = None
+    terminal: Event | None = None
+    may_stop_calls: bool = False
+    """Whether the log contains anything at all that could keep a new call from beginning."""
 
     @property
     def is_undone(self) -> bool:
@@ -299,28 +299,27 @@ class RunLife:
         self.may_stop_calls = True
 
 
-class Journal:
+class Journal(Struct, eq=False):
     """What the log contains, by place, as far as it has been read."""
 
-    def __init__(self) -> None:
-        self.entries: dict[Place, Entry] = {}
-        """Calls and waits that the log contains and the code has not been answered yet."""
-        self.life = RunLife()
-        self.retries = Retries()
-        self.extent = Extent()
-        self.facts: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
-        self.signals: list[PendingSignal] = []
-        self.steps = 0
-        self.accepted = 0
-        """The seq of the event by which new steps were accepted among all that is recorded before it."""
-        self.restarted = 0
-        """The seq of the event since which the code runs: its creation, or its last restart."""
-        self.has_unseen_patch = False
-        self.outcomes: deque[tuple[int, Place]] = deque()
-        self.timeouts = 0
-        """How many recorded timeouts have not fired again."""
-        self.keep_past = False
-        """Whether a loop is replayed from its first iteration, and not continued with from its last."""
+    entries: dict[Place, Entry] = {}
+    """Calls and waits that the log contains and the code has not been answered yet."""
+    life: RunLife = field(default_factory=RunLife)
+    retries: Retries = field(default_factory=Retries)
+    extent: Extent = field(default_factory=Extent)
+    facts: dict[Place, dict[tuple[str, str], deque[tuple[int, Noted]]]] = {}
+    signals: list[PendingSignal] = []
+    steps: int = 0
+    accepted: int = 0
+    """The seq of the event by which new steps were accepted among all that is recorded before it."""
+    restarted: int = 0
+    """The seq of the event since which the code runs: its creation, or its last restart."""
+    has_unseen_patch: bool = False
+    outcomes: deque[tuple[int, Place]] = field(default_factory=deque)
+    timeouts: int = 0
+    """How many recorded timeouts have not fired again."""
+    keep_past: bool = False
+    """Whether a loop is replayed from its first iteration, and not continued with from its last."""
 
     @property
     def forgets(self) -> bool:

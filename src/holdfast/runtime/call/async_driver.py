@@ -265,28 +265,32 @@ async def persist(effect: Write, cancelled: Cancelled) -> None:
 async def settled(session: Session, batch: Batch, cancelled: Cancelled) -> None:
     """Wait until a batch is durable; BatchRefused if it was not written."""
     writer = session.writer
-    while batch.state is not COMMITTED and batch.state is not FAILED:
-        if batch.state is not SENT:
+    while True:
+        if batch.state is SENT:
+            ticket = (
+                batch.ticket
+            )  # read after the state: another thread may have just sent it again
+            try:
+                await ticket
+            except StoreError:
+                pass
+            except asyncio.CancelledError as cut:
+                cancelled.append(cut)
+            if ticket is not batch.ticket:
+                continue  # it was answered by another thread, and sent again
+            if ticket.error is None:
+                writer.accepted(batch)
+                break
+            writer.refused(batch, ticket.error)
+        elif batch.state is COMMITTED or batch.state is FAILED:
+            break
+        else:
             resent = _Uncancelled(loop=asyncio.get_running_loop())
             if writer.on_resend(batch, partial(_set_soon, resent)):
                 try:
                     await resent
                 except asyncio.CancelledError as cut:
                     cancelled.append(cut)
-            continue
-        ticket = batch.ticket  # read after the state: another thread may have just sent it again
-        try:
-            await ticket
-        except StoreError:
-            pass
-        except asyncio.CancelledError as cut:
-            cancelled.append(cut)
-        if ticket is not batch.ticket:
-            continue  # it was answered by another thread, and sent again
-        if ticket.error is None:
-            writer.accepted(batch)
-        else:
-            writer.refused(batch, ticket.error)
     if cancelled and session.is_ending:
         raise cancelled.pop()
     if batch.error is not None:

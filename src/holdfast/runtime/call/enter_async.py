@@ -37,7 +37,6 @@ from holdfast.runtime.log.branches import CURRENT, Branch, Inside
 from holdfast.runtime.log.writer import Batch
 
 if TYPE_CHECKING:
-    from holdfast.core.entry import Entry
     from holdfast.runtime.lines.line import Line
     from holdfast.runtime.lines.lines import Lines
 
@@ -66,7 +65,12 @@ async def enter_async(
     if lines is not None and lines.thread == get_ident():
         line = lines.enter_call((request.branch.path, request.index))
     try:
-        if lines is not None and line is not None and _is_step(request, entry):
+        if (
+            lines is not None
+            and line is not None
+            and is_only_its_body(request, entry)
+            and current.session.config.checkpoint.at_step
+        ):
             return await _make_step(request, lines, line)
         return await drive_async(answer(request, entry), request)
     except CallFailed:
@@ -75,11 +79,6 @@ async def enter_async(
     finally:
         if line is not None:
             line.leave_call()
-
-
-def _is_step(request: CallRequest, entry: Entry | None) -> bool:
-    """Whether a call is its body and a receipt that is committed at once."""
-    return is_only_its_body(request, entry) and request.branch.session.config.checkpoint.at_step
 
 
 async def _make_step(request: CallRequest, lines: Lines, line: Line) -> Any:
@@ -96,7 +95,7 @@ async def _make_step(request: CallRequest, lines: Lines, line: Line) -> Any:
     except (Exception, TaskCancelled) as error:  # noqa: BLE001 - the step's own failure, whatever it is
         flow = did_not_return(request, BegunAttempt(1, 0, started_at, 1), error)
         return await drive_async(flow, request, cancelled, error)
-    if cancelled or lines.is_leaving:
+    if cancelled:
         flow = returned(request, raw, 1, 0, started_at)
         return await drive_async(flow, request, cancelled)
 

@@ -27,6 +27,32 @@ from holdfast.runtime.lines.turns import Turns
 class Lines:
     """The lines of one run. Used on its event loop, but for what says otherwise."""
 
+    __slots__ = (
+        "_is_ticking",
+        "_patience",
+        "_perhaps_failed",
+        "agent",
+        "current",
+        "has_unwound",
+        "hops",
+        "is_leaving",
+        "is_lone_outcome_due",
+        "is_over",
+        "loop",
+        "members",
+        "moves",
+        "needs_order",
+        "parking",
+        "running",
+        "session",
+        "supervisor",
+        "suspension",
+        "tasks",
+        "thread",
+        "timeouts",
+        "turns",
+    )
+
     def __init__(self, session: ExecutedRun) -> None:
         self.session = session
         self.loop = asyncio.get_running_loop()
@@ -118,11 +144,6 @@ class Lines:
         if self.session.journal.timeouts:
             return False
         return not self.needs_order or (len(self.members) <= 1 and not self.hops)
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether the only line is given what it has just written: no other has begun since."""
-        return self.is_lone_outcome_due and not self.needs_order
 
     def enter_call(self, place: Place) -> Line | None:
         """The current line is inside the call at this place until it leaves it (`Line.leave_call`). None in a task

@@ -41,6 +41,22 @@ class ResumePoint(Struct, frozen=True):
 class LogReader:
     """What is known of the log of one live run."""
 
+    __slots__ = (
+        "_epoch",
+        "_mutex",
+        "_on_read",
+        "_run_id",
+        "_store",
+        "_view",
+        "_writer",
+        "head",
+        "journal",
+        "knows_all",
+        "saved_bytes",
+        "steps",
+        "unsaved_bytes",
+    )
+
     def __init__(
         self,
         store: Store,

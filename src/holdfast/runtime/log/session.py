@@ -177,7 +177,7 @@ class Session:
         """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
         events = batch.all_events if batch.buffered else batch.events
         journal, view, log, lines = self.journal, self.view, self.log, self.lines
-        is_shown = lines is None or lines.is_alone
+        is_shown = lines is None or (lines.is_lone_outcome_due and not lines.needs_order)
         for record, event in zip(batch.records, events, strict=True):
             seq, time, _, _, data, _ = record
             if type(event) is e.CallSucceeded:

@@ -46,6 +46,17 @@ class _SeenState(Struct, frozen=True):
 class AgentView:
     """The state of a run as its code sees it, and what it will see next."""
 
+    __slots__ = (
+        "_held_usage",
+        "_mutex",
+        "_now",
+        "_seen",
+        "_writer",
+        "ahead",
+        "draft",
+        "unseen",
+    )
+
     def __init__(self, writer: LogWriter, mutex: threading.RLock, now: Callable[[], int]) -> None:
         self._writer, self._mutex, self._now = writer, mutex, now
         self.draft = Draft.of(keep_calls=False)
