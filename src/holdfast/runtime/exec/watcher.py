@@ -213,9 +213,9 @@ class CancelWatcher:
         awaiting = dict(self._awaiting)
         if not awaiting:
             return
-        known = {run_id: root.session.read_to for run_id, root in awaiting.items()}
-        for run_id, end in self._store.heads(list(known)).items():
-            if end > known[run_id]:
+        for run_id, end in self._store.heads(list(awaiting)).items():
+            # Compared with what is known by now: the run itself has probably written since.
+            if end > awaiting[run_id].session.read_to:
                 self.notice_cancel(run_id)
         for root in awaiting.values():
             session = root.session
