@@ -50,6 +50,8 @@ class Wakeups:
 
     def notify_appended(self, batch: Sequence[Append]) -> None:
         """Wake up those for whom these appends may matter: a run becomes due only by a change of its row."""
+        if not self.waiters:
+            return
         for work in batch:
             self.notify(work.run_id, due=work.change is not None)
             if work.change is not None:

@@ -72,18 +72,22 @@ class Appends:
 
     def commit(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
         """Commit a batch; called by one thread at a time."""
+        if _are_independent(batch):
+            outcome = self._write(batch)
+        else:
+            outcome = self._write_in_order(batch)
+        self._history.remember_appended(batch, outcome)
+        self._wakeups.notify_appended(batch)
+        return outcome
+
+    def _write_in_order(self, batch: Sequence[Append]) -> Sequence[Exception | None]:
+        """Commit appends of which some have to wait for others."""
         outcome: list[Exception | None] = [None] * len(batch)
         pending = list(range(len(batch)))
-        if len(batch) == 1:
-            outcome, pending = list(self._write(batch)), []
         while pending:
             going, pending = _going_together(batch, pending)
             for i, error in zip(going, self._write([batch[i] for i in going]), strict=True):
                 outcome[i] = error
-        for work, error in zip(batch, outcome, strict=True):
-            if error is None:
-                self._history.remember(work.run_id, work.records, work.epoch)
-        self._wakeups.notify_appended(batch)
         return outcome
 
     def _write(self, works: Sequence[Append]) -> Sequence[Exception | None]:
@@ -309,7 +313,7 @@ class _OpenAppend(ToolTransaction):
     def _finish(self, work: Append) -> None:
         with self._link.timed():
             self._appends._finish(self._db, work)
-        self._appends._history.remember(work.run_id, work.records, work.epoch)
+        self._appends._history.remember_appended([work], [None])
         self._appends._wakeups.notify_appended([work])
 
 
@@ -347,6 +351,16 @@ def columns(records: Sequence[Record]) -> dict[str, BinaryValue]:
 
 def _is_plain(work: Append) -> bool:
     return work.change is None and not work.blobs and not work.claims_key
+
+
+def _are_independent(batch: Sequence[Append]) -> bool:
+    """Whether all of a batch can go into one statement: the usual case of `_going_together`."""
+    if len(batch) == 1:
+        return True
+    for work in batch:
+        if work.change is not None or work.claims_key:
+            return False
+    return len({work.run_id for work in batch}) == len(batch)
 
 
 def _going_together(batch: Sequence[Append], pending: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -148,7 +149,7 @@ class ServerClock:
         self._offset = self._last = 0
 
     def now(self) -> int:
-        now, last = self._offset + _elapsed(), self._last
+        now, last = self._offset + _elapsed_ns() // 1000, self._last
         if last - AHEAD_MAX_US < now < last:
             return last
         self._last = now
@@ -157,7 +158,7 @@ class ServerClock:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Callable[[int], None]]:
         """Around a round trip that brings the server's time, which is given to what is yielded."""
-        sent_at = _elapsed()
+        sent_at = _elapsed_ns() // 1000
 
         def set_clock(now: int) -> None:
             self._offset = now - sent_at
@@ -167,10 +168,7 @@ class ServerClock:
 
 # A laptop's sleep counts too, where the system can tell: leases end meanwhile.
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def _elapsed() -> int:
-    return time.clock_gettime_ns(_CLOCK) // 1000
+_elapsed_ns: Final = partial(time.clock_gettime_ns, _CLOCK)
 
 
 class Route:

@@ -28,6 +28,7 @@ from msgspec import Struct
 
 from holdfast.core.log import Record
 from holdfast.errors import LogRegressed
+from holdfast.store.base import Append
 from holdfast.store.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -69,13 +70,25 @@ class History:
         self, run_id: str, records: Sequence[Record] = (), epoch: int | None = None
     ) -> None:
         """These records, and that this epoch was given, have been acknowledged."""
-        # To the end: the oldest are forgotten first.
-        before = self._positions.pop(run_id, _NOTHING_READ)
-        last = records[-1] if records else before
-        epoch = max(epoch or 0, before.epoch)
-        self._positions[run_id] = _ReadPosition(last.seq, last.hash, epoch)
-        while len(self._positions) > KNOWN_MAX:
-            self._positions.pop(next(iter(self._positions)), None)
+        self.remember_appended((Append(run_id, -1, records, epoch),), (None,))
+
+    def remember_appended(
+        self, batch: Sequence[Append], outcome: Sequence[Exception | None]
+    ) -> None:
+        """The appends of a batch that were not refused have been acknowledged."""
+        positions = self._positions
+        for work, error in zip(batch, outcome, strict=True):
+            if error is not None:
+                continue
+            # To the end: the oldest are forgotten first.
+            run_id, epoch = work.run_id, work.epoch
+            before = positions.pop(run_id, _NOTHING_READ)
+            last = work.records[-1] if work.records else before
+            if epoch is None or epoch < before.epoch:
+                epoch = before.epoch
+            positions[run_id] = _ReadPosition(last.seq, last.hash, epoch)
+        while len(positions) > KNOWN_MAX:
+            positions.pop(next(iter(positions)), None)
 
     def meet(self, db: Connection) -> None:
         """A new connection: if it leads to another timeline, compare before it is used."""

@@ -115,8 +115,7 @@ class Appends:
                 else StorageFull(f"{self._connections.path}: the disk is full; nothing was written")
                 for work, error in zip(batch, self._write_urgent(batch), strict=True)
             ]
-        if self._wakeups.waiters:  # checked here: usually there are none
-            self._wakeups.notify_appended(batch)
+        self._wakeups.notify_appended(batch)
         return refused
 
     def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
