@@ -6,10 +6,9 @@ Written once, as generators of what to do next (`runtime/exec/actions.py`): `per
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -44,6 +43,7 @@ def run(
     """Create the run, or resume it if it exists; its result."""
     new, spec = _new_run(engine, agent, args, input, id=id, limits=limits)
     made: ClaimedRun | RunRow = yield Create(new)
+    del new  # nothing of its creation is needed while it executes
     return (yield from _continue_run(engine, made, spec, wait=wait, check=True))
 
 
@@ -254,23 +254,24 @@ def _execute_descendant(tree: Tree, claimed: ClaimedRun) -> Actions:
 
 def perform(engine: Engine, actions: Actions) -> Any:
     """Do this in this thread; its result."""
-    with _naming_store(engine):
+    try:
         return actions_.perform(engine, actions)
+    except RunFailed as failed:
+        _name_store(engine, failed)
+        raise
 
 
 async def perform_async(engine: Engine, actions: Actions) -> Any:
     """Do this on this event loop; what blocks, in a thread."""
-    with _naming_store(engine):
-        return await actions_.perform_async(engine, actions)
-
-
-@contextlib.contextmanager
-def _naming_store(engine: Engine) -> Iterator[None]:
-    """The commands in an error message are for the store that the run is in."""
     try:
-        yield
+        return await actions_.perform_async(engine, actions)
     except RunFailed as failed:
-        from holdfast.words.advice import store_option
-
-        failed.in_store(store_option(engine.store.url))
+        _name_store(engine, failed)
         raise
+
+
+def _name_store(engine: Engine, failed: RunFailed) -> None:
+    """The commands in an error message are for the store that the run is in."""
+    from holdfast.words.advice import store_option  # here, as most runs do not fail
+
+    failed.in_store(store_option(engine.store.url))

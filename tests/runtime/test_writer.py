@@ -18,9 +18,17 @@ from holdfast.store.base import Append
 BATCHES = 4
 
 
-class Clock:
+class Keeper:
+    """A store that keeps what it is given, and has yet to answer."""
+
+    def __init__(self, sent: list[Append]) -> None:
+        self.sent = sent
+
     def now(self) -> int:
         return 0
+
+    def submit(self, work: Append) -> None:
+        self.sent.append(work)
 
 
 class Known:
@@ -35,9 +43,9 @@ class Known:
 class Reader:
     """A run whose log another process has made longer by one event."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: list[Append]) -> None:
         self.run_id, self.epoch = "r", 1
-        self.store: Any = Clock()
+        self.store: Any = Keeper(sent)
         self.journal = Journal()
         self.log = Known()
         self.stop_signal: BaseException | None = None
@@ -66,13 +74,13 @@ def keys(batch: Batch) -> list[str]:
 
 def sent_batches(sent: list[Append], **rest: Any) -> tuple[Reader, LogWriter, list[Batch]]:
     """Four batches on their way; before each a note was buffered."""
-    reader = Reader()
+    reader = Reader(sent)
     writer = LogWriter(reader, threading.RLock())
     batches = []
     for n in range(BATCHES):
         writer.buffer(note(f"note {n}"))
         batch = Batch([note(f"event {n}")], **(rest if n == 1 else {}))
-        batches.append(writer.commit(batch, sent.append))
+        batches.append(writer.commit(batch))
     return reader, writer, batches
 
 

@@ -83,7 +83,11 @@ class Ticket(msgspec.Struct, Generic[W], eq=False):
         return self.work
 
     def __await__(self) -> Generator[Any, None, W]:
-        future = self.group.finish_on_loop(self)
+        running_loop, durable = _loops()
+        self.loop = loop = running_loop()
+        future: Durable = durable(loop=loop)
+        self.future, future.task = future, None
+        self.group.lead_after_turn_of(loop)
         if self.settled:  # by another thread, which may not have seen the future
             self.future = None
             future.settle(self)
@@ -185,16 +189,11 @@ class GroupCommit(Generic[W]):
             self._leave(ticket)
             raise
 
-    def finish_on_loop(self, ticket: Ticket[W]) -> Durable:
-        """The same for a caller on an event loop: a thread of ours commits it at the end of the loop's turn."""
-        running_loop, durable = _loops()
-        ticket.loop = loop = running_loop()
-        future: Durable = durable(loop=loop)
-        ticket.future, future.task = future, None
+    def lead_after_turn_of(self, loop: asyncio.AbstractEventLoop) -> None:
+        """For callers on an event loop: a thread of ours commits what they submit, at the end of the loop's turn."""
         if self._loop is not loop:
             self._loop = loop
             loop.call_soon(self._end_turn)
-        return future
 
     def _end_turn(self) -> None:
         self._loop = None

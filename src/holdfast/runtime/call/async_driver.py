@@ -256,7 +256,7 @@ async def persist(effect: Write, cancelled: Cancelled) -> None:
                 raise
             cancelled.append(cut)
     turn = None if lines is None else lines.turns.outcome
-    writer.commit(effect.batch, session.store.submit, turn)
+    writer.commit(effect.batch, turn)
     await settled(session, effect.batch, cancelled)
     if boundary is not None:
         boundary(f"after commit {effect.label}")

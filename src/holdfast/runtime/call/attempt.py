@@ -250,8 +250,15 @@ def _transact(
         result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
         if receipt.unavailable:  # nothing is committed yet, so it can still be refused
             raise NotStorable(receipt.unavailable, what=f"the result of {spec.name}")
-        batch = Batch([receipt], blobs=blobs, urgent=True, is_outcome=True, rebuilds=False)
-        return result, session.writer.commit(batch, None)
+        batch = Batch(
+            [receipt],
+            blobs=blobs,
+            urgent=True,
+            is_outcome=True,
+            rebuilds=False,
+            is_submitted=False,
+        )
+        return result, session.writer.commit(batch)
 
     while True:
         try:

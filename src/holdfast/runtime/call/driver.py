@@ -80,7 +80,7 @@ def persist(effect: Write) -> None:
     if session.boundary is not None:
         session.boundary(f"before commit {effect.label}")
     batch = effect.batch
-    writer.commit(batch, session.store.submit)
+    writer.commit(batch)
     while batch.state is not COMMITTED and batch.state is not FAILED:
         if batch.state is not SENT:
             resent = threading.Event()

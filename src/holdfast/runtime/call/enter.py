@@ -67,7 +67,7 @@ def _marked_async(fn: Callable[..., Any]) -> Callable[..., Any]:
 def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a declared function from wherever we are."""
     current = CURRENT.get()
-    if type(spec) is CallSpec and spec.is_method:
+    if type(spec) is not AgentSpec and spec.is_method:
         spec, args = spec.of_instance(args)
     if type(current) is not Branch:
         return call_outside(current, spec, args, kwargs)

@@ -46,7 +46,7 @@ async def enter_async(
 ) -> Any:
     """Call a declared function from wherever we are. Its place is taken when it is awaited."""
     current = CURRENT.get()
-    if type(spec) is CallSpec and spec.is_method:
+    if type(spec) is not AgentSpec and spec.is_method:
         spec, args = spec.of_instance(args)
     if type(current) is not Branch:
         return await call_outside(current, spec, args, kwargs)
@@ -89,9 +89,17 @@ async def _make_step(request: CallRequest, lines: Lines, line: Line) -> Any:
     session.check_lease()
     cancelled: Cancelled = []
     try:
-        inside = Inside(spec.name, spec.effect, session.run_id)
-        effect = Invoke(session, spec.body, request.bound, inside, True)
-        raw = await invoke_call(effect, cancelled, line.cancellations)
+        raw = await invoke_call(
+            Invoke(  # in no variable: nothing needs it while the receipt is on its way
+                session,
+                spec.body,
+                request.bound,
+                Inside(spec.name, spec.effect, session.run_id),
+                True,
+            ),
+            cancelled,
+            line.cancellations,
+        )
     except (Exception, TaskCancelled) as error:  # noqa: BLE001 - the step's own failure, whatever it is
         flow = did_not_return(request, BegunAttempt(1, 0, started_at, 1), error)
         return await drive_async(flow, request, cancelled, error)
@@ -105,8 +113,7 @@ async def _make_step(request: CallRequest, lines: Lines, line: Line) -> Any:
     if boundary is not None:
         boundary(f"before commit {receipt.kind}")
     batch = session.writer.commit(
-        Batch([receipt], None, blobs, is_receipt=True, is_outcome=True),
-        session.store.submit,
+        Batch((receipt,), None, blobs, is_receipt=True, is_outcome=True),
         None if is_alone else lines.turns.outcome,
     )
     if is_alone:

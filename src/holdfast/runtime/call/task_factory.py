@@ -12,10 +12,9 @@ Not here: in which order tasks continue, and when all of them wait (`lines.py`).
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import CallFailed, NotDurable, Stop, Suspend
@@ -168,23 +167,27 @@ class _BranchingFactory:
         return made
 
 
-@contextlib.contextmanager
-def branching_tasks(root: Branch) -> Iterator[None]:
+class BranchingTasks:
     """While this is open, tasks started by the agent on this loop are branches of its run."""
-    import asyncio
 
-    from holdfast.runtime.lines.lines import Lines
+    def __init__(self, root: Branch) -> None:
+        import asyncio
 
-    root.session.lines = Lines(root.session)
-    loop = asyncio.get_running_loop()
-    found: Any = loop.get_task_factory()
-    factory: Any = found if isinstance(found, _BranchingFactory) else _BranchingFactory(found)
-    loop.set_task_factory(factory)
-    factory.users += 1
-    try:
-        yield
-    finally:
+        from holdfast.runtime.lines.lines import Lines
+
+        root.session.lines = Lines(root.session)
+        self._loop = asyncio.get_running_loop()
+        found: Any = self._loop.get_task_factory()
+        self._factory: Any = (
+            found if isinstance(found, _BranchingFactory) else _BranchingFactory(found)
+        )
+
+    def __enter__(self) -> None:
+        self._loop.set_task_factory(self._factory)
+        self._factory.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        factory, now = self._factory, self._loop.get_task_factory()
         factory.users -= 1
-        now: Any = loop.get_task_factory()
-        if not factory.users and now is factory:
-            loop.set_task_factory(factory.before)
+        if not factory.users and now is factory:  # the last agent, and nobody else has set one
+            self._loop.set_task_factory(self._factory.before)

@@ -153,9 +153,14 @@ class Claims:
             lease_us=self.lease_us if claim else 0,
         )
 
-        def claimed(row: RunRow) -> ClaimedRun:
-            return ClaimedRun(row, spec, requested_at, head, records, parent=parent)
-
+        claimed = partial(
+            ClaimedRun,
+            spec=spec,
+            requested_at=requested_at,
+            head=head,
+            records=records,
+            parent=parent,
+        )
         return PendingRun(self, creation, claimed)
 
     def claim(self, row: RunRow, spec: AgentSpec, quota: ClaimFilter | None = None) -> ClaimedRun:

@@ -15,7 +15,7 @@ from holdfast.errors import Abandon, Diverged, HoldfastError
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.driver import drive
 from holdfast.runtime.call.operations import Flow
-from holdfast.runtime.call.task_factory import branching_tasks
+from holdfast.runtime.call.task_factory import BranchingTasks
 from holdfast.runtime.exec.execute import find_signal, run_body
 from holdfast.runtime.log.branches import Branch
 from holdfast.runtime.log.lineage import govern
@@ -81,7 +81,7 @@ def _replayed(session: Session, spec: AgentSpec) -> ReplayResult:
         from holdfast.runtime.call.async_driver import drive_async
 
         async def awaited() -> ReplayResult:
-            with branching_tasks(root):
+            with BranchingTasks(root):
                 result: ReplayResult = await drive_async(flow)
                 return result
 

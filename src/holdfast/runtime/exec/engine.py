@@ -20,7 +20,7 @@ from holdfast.core.policy import microseconds
 from holdfast.errors import InvalidInput, NotDurable, Unwind
 from holdfast.runtime.api.run import AsyncRun, Run
 from holdfast.runtime.call.driver import drive
-from holdfast.runtime.call.task_factory import branching_tasks
+from holdfast.runtime.call.task_factory import BranchingTasks
 from holdfast.runtime.declare.agent_spec import AgentSpec
 from holdfast.runtime.exec.children import Children
 from holdfast.runtime.exec.claims import ClaimedRun, Claims
@@ -146,7 +146,7 @@ class Engine:
         self.cancel_watcher.add(root)
         died = False
         try:
-            with branching_tasks(root):
+            with BranchingTasks(root):
                 run = AsyncRun(session, root)
                 return await drive_async(execute(session, claimed.spec, run, root))
         except BaseException as error:

@@ -48,7 +48,7 @@ class Supervisor:
         part of the run too. Suspend the run when all of it waits. The agent's result."""
         agent = self._lines.agent
         assert agent is not None
-        agent.add_done_callback(lambda _: self.notify())
+        agent.add_done_callback(self.notify)
         while not self._has_ended(agent):
             if not self._wants_to_leave:
                 self._changed = self._lines.loop.create_future()
@@ -102,7 +102,8 @@ class Supervisor:
             await waiter
         self._session.check_alive()
 
-    def notify(self) -> None:
+    def notify(self, _ended: object = None) -> None:
+        """See what has changed."""
         changed = self._changed
         if changed is not None and not changed.done():
             changed.set_result(None)

@@ -175,11 +175,10 @@ class Session:
 
     def recorded_own(self, batch: Batch) -> None:
         """A batch of ours is durable. A receipt goes to the code, which does not ask for it again."""
-        events = batch.all_events if batch.buffered else batch.events
         journal, view, log, lines = self.journal, self.view, self.log, self.lines
         is_shown = lines is None or (lines.is_lone_outcome_due and not lines.needs_order)
-        for record, event in zip(batch.records, events, strict=True):
-            seq, time, _, _, data, _ = record
+        events = batch.all_events if batch.buffered else batch.events
+        for (seq, at, _, _, data, _), event in zip(batch.records, events, strict=True):
             if type(event) is e.CallSucceeded:
                 feed_answered(journal, event)
                 if event.usage is not None:
@@ -191,8 +190,8 @@ class Session:
             elif isinstance(event, Noted):
                 view.ahead.append((seq, event))  # the code sees it all the while
             else:
-                feed_own(journal, seq, time, event)
-            view.record(seq, time, event, is_shown=is_shown)
+                feed_own(journal, seq, at, event)
+            view.record(seq, at, event, is_shown=is_shown)
             log.unsaved_bytes += len(data)
         if batch.records and batch.head is not None:
             log.head = batch.head

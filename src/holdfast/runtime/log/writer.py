@@ -44,9 +44,6 @@ from holdfast.words.waiting import run_waiting
 _OWN_REFUSALS: Final = (Conflict, KeyTaken, Woken)
 """Errors that say something about one batch, and nothing about the store or the lease."""
 
-Submit = Callable[[Append], Any]
-"""Gives an append to the store; returns a ticket to wait for."""
-
 
 class KnownLog(Protocol):
     """What is known of the log: `LogReader` is one."""
@@ -107,12 +104,13 @@ class Batch(msgspec.Struct, eq=False):
     meanwhile what came from outside. If it raises an Unwind or a StoreError, the batch fails with that."""
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
+    is_submitted: bool = True
+    """Whether the writer gives it to the store. Otherwise its caller commits `work` in a transaction of its own."""
 
     # Set by the writer.
     buffered: Sequence[Event] = ()
     """Events that were buffered before it: they are recorded first."""
     buffered_blobs: Sequence[Blob] = ()
-    submit: Submit | None = None
     turn: Any = None
     state: BatchState = QUEUED
     work: Append | None = None
@@ -123,7 +121,7 @@ class Batch(msgspec.Struct, eq=False):
     """The seq of its last event."""
     ticket: Any = None
     error: BaseException | None = None
-    waiters: list[Callable[[], None]] = []
+    waiters: tuple[Callable[[], None], ...] = ()
 
     @property
     def all_events(self) -> Sequence[Event]:
@@ -183,16 +181,14 @@ class LogWriter:
         self.moves += 1
         self.noted, self.noted_blobs = [], []
 
-    def commit(self, batch: Batch, submit: Submit | None, turn: Any = None) -> Batch:
-        """Seal what is buffered and these events, and give them to the store.
-
-        Without `submit` the caller commits `batch.work` itself, in a transaction of its own.
-        """
+    def commit(self, batch: Batch, turn: Any = None) -> Batch:
+        """Seal what is buffered and these events, and give them to the store."""
         session = self._session
         with self._mutex:
             if session.stop_signal is not None and not batch.is_receipt:
                 session.check_alive()
-            if submit is None and self._must_rebuild:  # it cannot wait: its transaction is open
+            if self._must_rebuild and not batch.is_submitted:
+                # Its caller cannot wait: a transaction is open.
                 raise Conflict(session.run_id, self.head.seq, self.head.seq)
             if not session.log.knows_all:
                 session.log.read_all()
@@ -202,7 +198,6 @@ class LogWriter:
                 self.moves += 1
                 batch.buffered, batch.buffered_blobs = [*self.first, *self.noted], self.noted_blobs
                 self.first, self.noted, self.noted_blobs = [], [], []
-            batch.submit = submit
             if turn is not None and batch.is_outcome:
                 batch.turn = turn()
             self._queue.append(batch)
@@ -230,9 +225,9 @@ class LogWriter:
             batch.urgent,
             before.hash,
         )
-        if batch.submit is not None:
+        if batch.is_submitted:
             try:
-                batch.ticket = batch.submit(work)
+                batch.ticket = session.store.submit(work)
             except HoldfastError as error:
                 # Refused before it was queued, for example by a closed store.
                 self._must_rebuild = True
@@ -287,7 +282,7 @@ class LogWriter:
         with self._mutex:
             if batch.state not in (BatchState.QUEUED, BatchState.REFUSED):
                 return False
-            batch.waiters.append(notify)
+            batch.waiters = (*batch.waiters, notify)
             return True
 
     # ── rebuilding ───────────────────────────────────────────────────────────────────────
@@ -352,6 +347,6 @@ class LogWriter:
 
     @staticmethod
     def _notify(batch: Batch) -> None:
-        waiters, batch.waiters = batch.waiters, []
+        waiters, batch.waiters = batch.waiters, ()
         for notify in waiters:
             notify()
