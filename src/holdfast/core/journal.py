@@ -339,13 +339,18 @@ class Journal(Struct, eq=False):
 
     def forget(self, branch: str, index: int) -> None:
         """The code has been given the outcome of this place and will not ask again."""
-        entry = self.entries.pop((branch, index), None)
-        if entry is not None and entry.timeout is not None:
-            self.timeouts -= 1
+        place, entries, outcomes = (branch, index), self.entries, self.outcomes
+        entry = entries.pop(place, None)
+        while outcomes and outcomes[0][1] not in entries:  # else a long log would be kept here
+            outcomes.popleft()
         if self.facts:
-            self.facts.pop((branch, index), None)
-        if entry is not None and entry.granted_seq:
-            self.retries.answered((branch, index), entry)
+            self.facts.pop(place, None)
+        if entry is None:
+            return
+        if entry.timeout is not None:
+            self.timeouts -= 1
+        if entry.granted_seq:
+            self.retries.answered(place, entry)
 
     def noted(self, event: Noted) -> tuple[int, Noted] | None:
         """The next recorded fact about the same at the same place, and its seq; each once."""
