@@ -111,8 +111,8 @@ def match(journal: Journal, request: Request) -> Match:
         earlier = journal.retries.done_before(path, lambda x: request.is_recorded_in(x, 0, lineage))
         if earlier is not None:
             return Recorded((path, earlier[0]), earlier[1])
-    entries = journal.entries  # empty while all is new: no need to look
-    entry = entries.get((path, index)) if entries else None
+    place, entries = (path, index), journal.entries
+    entry = entries.get(place)
     if request.count > 1:
         wrong = _first_wrong_wait(journal, request)
     elif entry is not None and not request.is_recorded_in(entry, 0, lineage):
@@ -123,7 +123,7 @@ def match(journal: Journal, request: Request) -> Match:
         if entry is None:
             return NEW if not path else _new(journal, request, path, index)
         is_final = entry.done is not None or entry.final
-        return Recorded((path, index), entry) if is_final else Open((path, index), entry)
+        return Recorded(place, entry) if is_final else Open(place, entry)
     beyond = journal.retries.place_beyond(path, index, entries)
     if beyond is not None:
         return Moved((path, beyond))

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.core import events as e
 from holdfast.core.branch_path import BranchPath
 from holdfast.core.entry import Entry
-from holdfast.core.match import NEW, Differs, New, Open, Recorded, match
+from holdfast.core.match import NEW, Differs, Moved, New, Open, Recorded, match
 from holdfast.errors import NotStorable
 from holdfast.runtime.call.gate import gate
 from holdfast.runtime.call.operations import Flow, Replay
@@ -90,23 +90,28 @@ def find(request: CodeRequest) -> Recorded | Open | New:
     if log.knows_all and not (journal.entries or branch.path or journal.retries.abandoned_calls):
         return NEW  # as `match` finds; of most steps there is nothing to look for
     while True:
-        if not log.knows_all:
-            log.read_to(branch.path, request.index, request.count)
+        if request.count > 1 and not log.knows_all:
+            for index in range(request.index, request.index + request.count):
+                log.entry(branch.path, index)
         found = match(journal, request)
-        if isinstance(found, Recorded):
+        if isinstance(found, Recorded) and (log.knows_all or not _may_be_retried(found.entry)):
             if found.place[1] != request.index:  # finished on a path that the code has left
                 journal.retries.use(found.place)
                 branch.give_back(request.index)
                 request.index = found.place[1]
             return found
-        if found is NEW or isinstance(found, Open | New):
-            return found
         if not log.knows_all:
-            log.read_all()  # what follows may change it
+            # What follows may change it.
+            if isinstance(found, Differs | Moved):
+                log.read_all()
+            else:
+                log.entry(branch.path, request.index)
         elif isinstance(found, Differs):
             raise session.diverged(
                 found.place, _recorded_text(request, found), str(request), adds=found.adds
             )
+        elif not isinstance(found, Moved):
+            return found
         elif found.is_inserted:
             branch.give_back(request.index)
             request.branch = branch = branch.inserted_at(found.place[0])
@@ -115,6 +120,10 @@ def find(request: CodeRequest) -> Recorded | Open | New:
             journal.retries.leave(branch.path, journal.entries)
             request.index = found.place[1]
             branch.index = request.index + request.count
+
+
+def _may_be_retried(entry: Entry) -> bool:
+    return entry.done is None and entry.failed_finally
 
 
 def _recorded_text(request: CodeRequest, difference: Differs) -> str:

@@ -171,13 +171,6 @@ class LogReader:
             found = self.journal.entry(branch, index)
         return found
 
-    def read_to(self, branch: str, index: int, count: int = 1) -> None:
-        """Know what the log contains at these places, from this one on; see `entry`."""
-        for at in range(index, index + count):
-            found = self.journal.entries.get((branch, at))
-            if found is None or found.done is None:  # as `entry` asks, without a call
-                self.entry(branch, at)
-
     def reaches(self, branch: str, index: int) -> bool:
         """Whether the log contains this place or a later one of the branch: the code is replaying."""
         while not self.knows_all and not self.journal.reaches(branch, index):
