@@ -843,8 +843,15 @@ MUTANTS = (
         ("tests/runtime/test_branches.py", "-k", "begins_meanwhile and sqlite"),
     ),
     Mutant(
+        "a plain step that blocks is not cut at its run's deadline",
+        "runtime/call/enter.py::enter",
+        "and not current.session.journal.life.may_stop_calls",
+        "",
+        ("tests/runtime/test_run_limits.py", "-k", "blocking_step_is_cut", "--timeout=30"),
+    ),
+    Mutant(
         "the result of an only line is handed over although another line runs by then",
-        "runtime/call/enter_async.py::_make_step",
+        "runtime/call/step_async.py::make_step_async",
         "if lines.needs_order or not is_alone:",
         "if False:",
         ("tests/runtime/test_branches.py", "-k", "passed_a_gather and sqlite"),
@@ -858,7 +865,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancellation that comes while the result of an only line is recorded is lost",
-        "runtime/call/enter_async.py::_make_step",
+        "runtime/call/step_async.py::make_step_async",
         "deliver_later(cancelled)",
         "pass",
         ("tests/runtime/test_branches.py", "-k", "only_line and sqlite"),

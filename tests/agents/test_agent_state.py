@@ -96,6 +96,7 @@ CHANGES: st.SearchStrategy[Any] = st.one_of(
     st.tuples(TEXT, JSON).map(lambda x: lambda s: s.with_note(*x)),
     ARTIFACTS.map(lambda x: lambda s: s.with_artifact(x)),
     TEXT.map(lambda x: lambda s: s.with_question(x)),
+    TEXT.map(lambda x: lambda s: s.with_question(x).without_question(x)),
     TEXT.map(lambda x: lambda s: s.with_flag(x)),
     PATCHES.map(lambda x: lambda s: s.patched(x)),
     TIMES.map(lambda at: lambda s: s.stamped(at)),
@@ -114,6 +115,12 @@ def changed(state: AgentState, change: Any) -> AgentState:
     except InvalidTransition:
         return state
     return after
+
+
+def test_a_closed_question_is_not_open_any_more() -> None:
+    asked = AgentState.begin("g").with_question("which?").with_question("when?")
+
+    assert ("when?",) == asked.without_question("which?").memory.questions
 
 
 @lean

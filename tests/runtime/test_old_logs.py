@@ -152,8 +152,8 @@ def test_logs_of_0_1_add_up_to_the_same_state(name: str) -> None:
 def test_every_scenario_leaves_the_same_log_without_the_shortcut_of_the_call_path(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded result is returned without driving a flow, and a plain step passes no stage that has nothing to do, and
-    no flow if it is awaited, for speed only: so from every log, all continues alike without that, and if a test watches every boundary."""
+    """A recorded result is returned, and a plain step made, without driving a flow, for speed only: so from every log, all
+    continues alike without that, and if a test watches every boundary."""
     cases = [{**_cases(name)[0], "runs": []}, *_cases(name)]  # from its start, too
 
     with_them = [_continued(tmp_path / f"a{n}", case, Options()) for n, case in enumerate(cases)]
@@ -180,9 +180,8 @@ def _use_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (enter, enter_async):
         monkeypatch.setattr(module, "find", find)
-    for module in (flow, enter_async):  # nor is any stage left out
-        monkeypatch.setattr(module, "is_only_its_body", lambda *_: False)
-    monkeypatch.setattr(enter, "begin", lambda *call: flow.begin(*shown(*call)))
+        monkeypatch.setattr(module, "is_plain_step", lambda *_: False)
+    monkeypatch.setattr(enter, "answer", lambda *call: flow.answer(*shown(*call)))
     monkeypatch.setattr(enter, "proceed", lambda *call: flow.proceed(*shown(*call)))
     monkeypatch.setattr(enter_async, "answer", lambda *call: flow.answer(*shown(*call)))
 

@@ -50,7 +50,7 @@ async def drive_async_here(branch: Branch, flow: Flow[T]) -> T:
     if lines is None:
         return await drive_async(flow)
     try:
-        line = lines.enter_call((branch.path, branch.index))
+        line = lines.enter_call(branch.path, branch.index)
     except BaseException:  # whatever it is: the flow will not run now
         flow.close()
         raise

@@ -157,7 +157,7 @@ def returned(
 ) -> Flow[Any]:
     """The function of an attempt has returned: record that, and give the result to the code."""
     result, receipt, blobs = receipt_of(request, raw, number, step, started_at)
-    yield from record_receipt(request, receipt, blobs)
+    yield from record_receipt(request, receipt, blobs, started_at + receipt.duration_us)
     note_duration(request.spec.name, receipt.duration_us)
     if receipt.unavailable:
         raise result_lost(request, receipt.unavailable, receipt.step)

@@ -76,12 +76,14 @@ def commit(
     urgent: bool = False,
     evidence: CallRequest | None = None,
     is_outcome: bool = False,
+    at: int = 0,
 ) -> Flow[int]:
     """Make events durable, with everything noted before them. Returns the seq of the last one when they are; of
     an outcome, when it is the next to be handed to the code.
 
     `condition` is asked when they are sealed, and again if the log has grown from outside and what came was read:
-    before an effect it is the gate, so that nothing starts after a cancellation.
+    before an effect it is the gate, so that nothing starts after a cancellation. Their time is `at`, or else when they
+    are sealed.
     """
     if session.only_replay is not None:  # nothing is ever written by a mere replay
         raise session.end_of_replay()
@@ -94,6 +96,7 @@ def commit(
         is_receipt=evidence is not None,
         is_outcome=is_outcome,
         condition=condition,
+        at=at,
     )
     try:
         yield Write(session, batch, events[-1].kind if events else "notes")

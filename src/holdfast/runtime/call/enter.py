@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 from holdfast.errors import Suspend
 from holdfast.runtime.call.driver import drive
-from holdfast.runtime.call.flow import begin, proceed
+from holdfast.runtime.call.flow import answer, proceed
 from holdfast.runtime.call.match import find, recorded
 from holdfast.runtime.call.operations import LookAgain
 from holdfast.runtime.call.outside import call_outside
 from holdfast.runtime.call.request import child_call, request_call
+from holdfast.runtime.call.step import is_plain_step, make_step
 from holdfast.runtime.declare.agent_spec import AgentSpec, remember
 from holdfast.runtime.declare.call_spec import CallSpec
 from holdfast.runtime.declare.specs import SPEC, bind_method
@@ -79,7 +80,13 @@ def enter(spec: CallSpec | AgentSpec, args: tuple[Any, ...], kwargs: dict[str, A
         return recorded(request, entry)  # as the flow would, without driving one: all of replay
     try:
         try:
-            return drive(begin(request, entry))
+            if (
+                spec.is_plain
+                and is_plain_step(request, entry)
+                and not current.session.journal.life.may_stop_calls
+            ):  # at the run's deadline, the flow would stop waiting for the function
+                return make_step(request)
+            return drive(answer(request, entry))
         except LookAgain:
             return drive(proceed(request, current.session.log.entry(*request.place)))
     except Suspend as signal:

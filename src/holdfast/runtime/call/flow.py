@@ -41,28 +41,6 @@ def proceed(request: CallRequest, entry: Entry | None) -> Flow[Any]:
             entry = request.session.log.entry(*request.place)
 
 
-def begin(request: CallRequest, entry: Entry | None) -> Flow[Any]:
-    """Answer a call that the code has just made. One that is only its body goes from the gate to its attempt."""
-    if is_only_its_body(request, entry):
-        gate(request.session)
-        return make_attempts(request, None, None)
-    return answer(request, entry)
-
-
-def is_only_its_body(request: CallRequest, entry: Entry | None) -> bool:
-    """Whether a call is its body and a receipt, and nothing is recorded that the code has yet to ask for: then no stage
-    between the gate and the attempt has anything to do or to wait for."""
-    session, spec = request.branch.session, request.spec
-    lines = session.lines
-    return (
-        entry is None
-        and spec.is_plain
-        and not session.journal.entries
-        and spec.risk not in session.lineage.policy.approve
-        and (lines is None or not lines.is_leaving)
-    )
-
-
 def answer(request: CallRequest, entry: Entry | None) -> Flow[Any]:
     """Answer the call: from the log if it has an outcome there, else by making it.
 

@@ -148,13 +148,19 @@ def failed_receipt(
 
 
 def record_receipt(
-    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob]
+    request: CallRequest, receipt: e.CallSucceeded, blobs: Sequence[Blob], ended_at: int
 ) -> Flow[object]:
     """Make a receipt durable, now or (by the checkpoint strategy) with the next commit."""
     session, has_intent = request.branch.session, request.spec.has_intent
-    if has_intent or session.config.checkpoint.at_step or is_due(session):
+    if has_intent or session.config.commits_receipts or is_due(session):
         return commit(
-            session, [receipt], blobs=blobs, urgent=has_intent, evidence=request, is_outcome=True
+            session,
+            [receipt],
+            blobs=blobs,
+            urgent=has_intent,
+            evidence=request,
+            is_outcome=True,
+            at=ended_at,
         )
     return _hold_receipt(request, receipt, blobs)
 

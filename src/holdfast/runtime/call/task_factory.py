@@ -49,7 +49,7 @@ async def in_thread(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     lines = branch.session.lines if branch is not None else None
     if branch is None or lines is None:
         return await asyncio.to_thread(fn, *args, **kwargs)
-    line = lines.enter_call((branch.path, branch.index))
+    line = lines.enter_call(branch.path, branch.index)
     try:
         return await asyncio.to_thread(fn, *args, **kwargs)
     finally:

@@ -186,6 +186,7 @@ class Engine:
             stages=spec.stages,
             model=spec.state,
             checkpoint=spec.checkpoint,
+            commits_receipts=spec.checkpoint.at_step,
             run_child=self.children.run,
             agents=self.agents,
             calls_of=self.children.calls_of,

@@ -145,7 +145,7 @@ class Lines:
             return False
         return not self.needs_order or (len(self.members) <= 1 and not self.hops)
 
-    def enter_call(self, place: Place) -> Line | None:
+    def enter_call(self, path: str, index: int) -> Line | None:
         """The current line is inside the call at this place until it leaves it (`Line.leave_call`). None in a task
         that the agent did not make."""
         line = self.current
@@ -153,7 +153,11 @@ class Lines:
             raise asyncio.CancelledError("the agent's code has ended")
         if line is None or line.in_call:
             return None
-        if line.cancel_due and line.task is not None and self._was_cancelled_before(line, place):
+        if (
+            line.cancel_due
+            and line.task is not None
+            and self._was_cancelled_before(line, (path, index))
+        ):
             line.cancel_due, line.cancelled_before = False, None
             if line.task.cancelling():
                 raise asyncio.CancelledError

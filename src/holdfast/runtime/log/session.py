@@ -59,6 +59,8 @@ class RunConfig(Struct, frozen=True):
     model: Any = None
     run_child: Callable[..., Any] | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    commits_receipts: bool = True
+    """Whether its strategy commits every receipt at once."""
     agents: dict[str, AgentSpec] = field(default_factory=dict)
     """The agents that this process knows, by name."""
     calls_of: Callable[[str], dict[str, Any]] | None = None

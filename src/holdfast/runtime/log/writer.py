@@ -104,6 +104,8 @@ class Batch(msgspec.Struct, eq=False):
     meanwhile what came from outside. If it raises an Unwind or a StoreError, the batch fails with that."""
     rebuilds: bool = True
     """Whether it may be sent again after a conflict. Not if its events depend on what was read before."""
+    at: int = 0
+    """The time of its events; 0: when they are sealed."""
     is_submitted: bool = True
     """Whether the writer gives it to the store. Otherwise its caller commits `work` in a transaction of its own."""
 
@@ -209,7 +211,8 @@ class LogWriter:
         before, session, events, blobs = self.head, self._session, batch.events, batch.blobs
         if batch.buffered:
             events, blobs = batch.all_events, [*batch.buffered_blobs, *blobs]
-        head, records = log.seal(before, events, session.epoch, session.store.now())
+        time = batch.at or session.store.now()
+        head, records = log.seal(before, events, session.epoch, time)
         self.head = batch.head = head
         batch.records = records
         if records:

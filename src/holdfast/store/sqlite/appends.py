@@ -115,7 +115,8 @@ class Appends:
                 else StorageFull(f"{self._connections.path}: the disk is full; nothing was written")
                 for work, error in zip(batch, self._write_urgent(batch), strict=True)
             ]
-        self._wakeups.notify_appended(batch)
+        if self._wakeups.waiters:  # checked here: usually there are none
+            self._wakeups.notify_appended(batch)
         return refused
 
     def _write_urgent(self, batch: Sequence[Append]) -> Iterator[Exception | None]:
