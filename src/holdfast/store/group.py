@@ -199,6 +199,12 @@ class GroupCommit(Generic[W]):
         self._loop = None
         self.start_thread_leading()
 
+    def end_turn_before_others(self) -> None:
+        """Other tasks are about to continue on this loop: what was submitted until now is committed meanwhile, and not
+        with what they submit."""
+        if self._loop is not None:
+            self._end_turn()
+
     def _queue_inbox(self) -> None:
         while self._inbox:
             self._queue.append(self._inbox.popleft())
@@ -395,6 +401,7 @@ def _wake(tickets: list[Ticket[Any]], batch: list[Ticket[Any]]) -> None:
     objects at a time would wake the garbage collector, and the thread that committed them may be waiting for the
     interpreter all the while."""
     batch.clear()
+    tickets[0].group.end_turn_before_others()
     tickets.reverse()
     while tickets:
         ticket = tickets.pop()
