@@ -201,7 +201,7 @@ def sending(run: Run, n: int) -> None:
         sent(i)
 
 
-@pytest.mark.parametrize(("work", "most"), [(stepping, 130), (sending, 260)])
+@pytest.mark.parametrize(("work", "most"), [(stepping, 120), (sending, 260)])
 def test_a_call_costs_no_more_calls_in_the_interpreter_than_it_did(
     work: Callable[..., None], most: int, tmp_path: Path
 ) -> None:
