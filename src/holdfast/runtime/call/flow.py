@@ -7,7 +7,8 @@ or for one that awaits (`driver.py`, `async_driver.py`). So there are no sync an
 without I/O, and every yield is a point where the process may die.
 
 Reading order: the stages are modules of these names; `_make` here is what connects them from the gate on. A call whose process
-died is settled by `recover.py`. Agents run through `execute.py`, which is the same idea one layer up.
+died is settled by `recover.py`; a new plain step needs no flow (`step.py`). Agents run through `execute.py`, which is the same
+idea one layer up.
 """
 
 from __future__ import annotations
