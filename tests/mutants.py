@@ -124,6 +124,13 @@ MUTANTS = (
         ("tests/runtime/test_zombie.py",),
     ),
     Mutant(
+        "the end of an event loop is a cancellation by the code",
+        "runtime/call/line_task.py::LineTask.cancel",
+        "if not self.lines.loop.is_running():",
+        "if False:",
+        ("tests/runtime/test_cancelled_callers.py",),
+    ),
+    Mutant(
         "the timeout of asyncio.wait is not recorded",
         "runtime/lines/line.py::Line._classify",
         "if name in _LIMITED and isinstance(awaited, asyncio.Future):",
@@ -1222,6 +1229,7 @@ FUZZED = {
     "a call that the code cancelled is answered when it is replayed": "timeout_in_commit",
     # leases
     "a caller that is cancelled while its run is claimed leaves the lease": "",
+    "the end of an event loop is a cancellation by the code": "",
     "the fence is not checked where the append is committed": "",
     "a run that lost its lease stays where its code awaits something": "frozen_while_awaiting",
     # a caller that waits for a run with children

@@ -15,7 +15,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -283,38 +283,56 @@ EXPECTED = (HoldfastError, asyncio.CancelledError)
 
 def call(stage: Stage, plan: Plan) -> None:
     """A server that calls AsyncHoldfast.run for its clients, who disconnect. Then it looks for leases that it
-    still holds although no run executes."""
+    still holds although no run executes. Before that, it is ended by Ctrl-C a few times, and started again."""
     dice = stage.dice(f"call {plan.number}")
     logging.getLogger("holdfast.lease").addHandler(_LeftLeases(stage.world))
 
+    def opened() -> AsyncHoldfast:
+        return AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan))
+
+    def some() -> list[str]:
+        known = sorted(stage.programs.keys() - stage.late)
+        return dice.sample(known, min(4, len(known)))
+
+    async def serve_until_interrupted() -> None:
+        async with opened() as hf:
+            asyncio.get_running_loop().call_later(dice.uniform(0.02, 0.2), _interrupt)
+            await asyncio.gather(*(_run(hf, stage, x) for x in some()), return_exceptions=True)
+            await asyncio.get_running_loop().create_future()  # until it is interrupted
+
     async def serve() -> None:
-        async with AsyncHoldfast(stage.url, agents=stage.cast.all, options=options_of(plan)) as hf:
+        async with opened() as hf:
             disconnects = _Disconnects(hf.sync.store, dice)
             for _ in range(2):
-                known = sorted(stage.programs.keys() - stage.late)
-                wanted = dice.sample(known, min(4, len(known)))
                 clients = [
-                    _client(hf, stage, disconnects, stage.programs[x], x, dice.uniform(0, 0.04))
-                    for x in wanted
+                    _client(hf, stage, disconnects, x, dice.uniform(0, 0.04)) for x in some()
                 ]
                 for result in await asyncio.gather(*clients, return_exceptions=True):
                     if isinstance(result, BaseException) and not isinstance(result, EXPECTED):
                         stage.world.report("unexpected error", "", f"AsyncHoldfast.run: {result!r}")
             await asyncio.to_thread(_find_leaks, stage, hf.sync)
 
+    for _ in range(3):
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(serve_until_interrupted())
+        stage.world.record_life(what="loop ended by Ctrl-C")
     asyncio.run(serve())
 
 
+def _interrupt() -> None:
+    """What Ctrl-C does for the second time: the event loop ends, and `asyncio.run` cancels all its tasks, in any order."""
+    raise KeyboardInterrupt
+
+
+def _run(hf: AsyncHoldfast, stage: Stage, run_id: str) -> Coroutine[Any, Any, Any]:
+    program = stage.programs[run_id]
+    return hf.run(stage.cast.agents[program["name"]], id=run_id, **input_of(program, run_id))
+
+
 async def _client(
-    hf: AsyncHoldfast,
-    stage: Stage,
-    disconnects: _Disconnects,
-    program: Program,
-    run_id: str,
-    seconds: float,
+    hf: AsyncHoldfast, stage: Stage, disconnects: _Disconnects, run_id: str, seconds: float
 ) -> Any:
-    agent = stage.cast.agents[program["name"]]
-    task = asyncio.ensure_future(hf.run(agent, id=run_id, **input_of(program, run_id)))
+    task = asyncio.ensure_future(_run(hf, stage, run_id))
     disconnects.clients[run_id] = task
     await asyncio.wait((task,), timeout=seconds)
     task.cancel()

@@ -352,3 +352,61 @@ def test_an_undo_whose_caller_is_cancelled_is_not_recorded_as_given_up(tmp_path:
         hf.worker().run(once=True)
         assert "cancelled" == hf.get("r").status
         assert 2 == len(undone) and 1 == len(set(undone))
+
+
+CUTS: list[type[BaseException]] = [KeyboardInterrupt, SystemExit]
+
+
+@pytest.mark.parametrize("lines_first", [False, True], ids=["caller first", "caller last"])
+@pytest.mark.parametrize("interrupt", [*CUTS, None], ids=["Ctrl-C", "exit", "main returns"])
+def test_an_event_loop_that_ends_is_not_recorded_as_a_cancellation_by_the_code(
+    url: str, interrupt: type[BaseException] | None, lines_first: bool
+) -> None:
+    """asyncio.run cancels all tasks in the order of a set. Whichever is the first, the run is resumed as after a crash."""
+    armed = [interrupt]
+    inside: list[str] = []
+
+    @step
+    async def slow() -> str:
+        inside.append("slow")
+        if armed:
+            await asyncio.get_running_loop().create_future()
+        return "slow"
+
+    @step
+    async def ends() -> str:
+        await eventually_inside()
+        if armed and armed[0] is not None:
+            raise armed[0]
+        if armed:
+            asyncio.get_running_loop().stop()
+            await asyncio.get_running_loop().create_future()
+        return "ends"
+
+    async def eventually_inside() -> None:
+        while not inside:
+            await asyncio.sleep(0)
+
+    @agent
+    async def both(run: AsyncRun) -> list[str]:
+        return await asyncio.gather(slow(), ends())
+
+    hf = AsyncHoldfast(url)
+    loop = asyncio.new_event_loop()
+    try:
+        caller = loop.create_task(hf.run(both, id="r"))
+        with contextlib.suppress(RuntimeError, *CUTS):  # the loop was stopped before its future was done
+            loop.run_until_complete(caller)
+        left = sorted(asyncio.all_tasks(loop), key=lambda task: (task is caller) is lines_first)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+        hf.sync.close()
+
+    armed.clear()
+    with Holdfast(url) as resumed:
+        assert not [x for _, x in resumed.events("r") if isinstance(x, e.CallFailure)]
+        assert ["slow", "ends"] == resumed.run(both, id="r")

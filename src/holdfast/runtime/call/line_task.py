@@ -39,6 +39,9 @@ class LineTask(asyncio.Task[Any]):
             self.lines.time_out(self.line, timeout)  # else it was set in the body of a call
             return True
         if self.line is not None:
+            if not self.lines.loop.is_running():
+                # Not by the agent's code, which runs only there: `asyncio.run` ends all tasks, in any order.
+                self.lines.session.is_unwinding = True
             self.line.is_cancelled()
         return super().cancel(msg)
 
