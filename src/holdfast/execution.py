@@ -7,7 +7,6 @@ Written once, as generators of what to do next (`runtime/exec/actions.py`): `per
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -131,7 +130,7 @@ def _new_run(
     **options: Any,
 ) -> tuple[PendingRun, AgentSpec]:
     spec, args, given = run_request(agent, args, input)
-    run_id = f"{spec.name}-{uuid.uuid4().hex[:12]}" if id is None else id
+    run_id = control.new_run_id(spec.name) if id is None else id
     return engine.claims.create(spec, run_id, given, args=args, **options), spec
 
 

@@ -364,28 +364,24 @@ def test_an_event_loop_that_ends_is_not_recorded_as_a_cancellation_by_the_code(
 ) -> None:
     """asyncio.run cancels all tasks in the order of a set. Whichever is the first, the run is resumed as after a crash."""
     armed = [interrupt]
-    inside: list[str] = []
+    inside = asyncio.Event()
 
     @step
     async def slow() -> str:
-        inside.append("slow")
+        inside.set()
         if armed:
             await asyncio.get_running_loop().create_future()
         return "slow"
 
     @step
     async def ends() -> str:
-        await eventually_inside()
+        await inside.wait()
         if armed and armed[0] is not None:
             raise armed[0]
         if armed:
             asyncio.get_running_loop().stop()
             await asyncio.get_running_loop().create_future()
         return "ends"
-
-    async def eventually_inside() -> None:
-        while not inside:
-            await asyncio.sleep(0)
 
     @agent
     async def both(run: AsyncRun) -> list[str]:
@@ -395,7 +391,9 @@ def test_an_event_loop_that_ends_is_not_recorded_as_a_cancellation_by_the_code(
     loop = asyncio.new_event_loop()
     try:
         caller = loop.create_task(hf.run(both, id="r"))
-        with contextlib.suppress(RuntimeError, *CUTS):  # the loop was stopped before its future was done
+        with contextlib.suppress(
+            RuntimeError, *CUTS
+        ):  # the loop was stopped before its future was done
             loop.run_until_complete(caller)
         left = sorted(asyncio.all_tasks(loop), key=lambda task: (task is caller) is lines_first)
         for task in left:

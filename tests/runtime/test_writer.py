@@ -75,7 +75,7 @@ def keys(batch: Batch) -> list[str]:
 def sent_batches(sent: list[Append], **rest: Any) -> tuple[Reader, LogWriter, list[Batch]]:
     """Four batches on their way; before each a note was buffered."""
     reader = Reader(sent)
-    writer = LogWriter(reader, threading.RLock())
+    writer = LogWriter(reader, log.origin(reader.run_id), threading.RLock())
     batches = []
     for n in range(BATCHES):
         writer.buffer(note(f"note {n}"))

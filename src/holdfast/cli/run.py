@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast import views
+from holdfast import control, views
 from holdfast.app import Holdfast
 from holdfast.cli import acts, text
 from holdfast.cli.common import (
@@ -370,7 +369,7 @@ def run(
         raise InvalidInput(
             f"{spec.name} has a parameter {taken[0]!r}, which hf.run uses itself; rename it"
         )
-    run_id = run_id if run_id is not None else f"{spec.name}-{uuid.uuid4().hex[:12]}"
+    run_id = run_id if run_id is not None else control.new_run_id(spec.name)
     with _open(url, loaded, lease) as hf:
         job = Job(hf, run_id, target, url, as_json, wait)
         request: BoundAgent[Any] = BoundAgent(agent, input=values)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         set_limits,
         undo,
     )
-    from holdfast.control.new_run import registered, start
+    from holdfast.control.new_run import new_run_id, registered, start
     from holdfast.control.patches import Patch, patch
     from holdfast.control.requests import answer, approve, received, reject, resolve, signal
     from holdfast.store.outside import RunUpdate, update_run
@@ -37,6 +37,7 @@ __all__ = [
     "delete_item",
     "finish",
     "fork",
+    "new_run_id",
     "patch",
     "pause",
     "put_item",
@@ -66,7 +67,7 @@ _HOMES: Final = {
         "set_limits",
         "undo",
     ),
-    "holdfast.control.new_run": ("registered", "start"),
+    "holdfast.control.new_run": ("new_run_id", "registered", "start"),
     "holdfast.control.patches": ("Patch", "patch"),
     "holdfast.control.requests": ("answer", "approve", "received", "reject", "resolve", "signal"),
     "holdfast.store.outside": ("RunUpdate", "update_run"),

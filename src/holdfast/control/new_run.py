@@ -6,7 +6,7 @@ one that a process with the code would have started. Any worker that knows the a
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +20,11 @@ from holdfast.store.base import NewRun, RunRow, Store
 from holdfast.store.checks import check_priority
 from holdfast.store.outside import create
 from holdfast.words.advice import command_for
+
+
+def new_run_id(agent: str) -> str:
+    """The id of a run whose caller gave none."""
+    return f"{agent}-{os.urandom(6).hex()}"
 
 
 def start(
@@ -41,7 +46,7 @@ def start(
     refused here as far as its JSON Schema tells; else the run fails when a worker reads it.
     """
     found = registered(store, agent, version)
-    run_id = log.check_run_id(f"{agent}-{uuid.uuid4().hex[:12]}" if id is None else id)
+    run_id = log.check_run_id(new_run_id(agent) if id is None else id)
     data, digest = _encoded(found, {} if input is None else input)
     value, blobs = log.wrap(data)
     now = store.now()

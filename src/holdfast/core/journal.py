@@ -256,8 +256,15 @@ class RunLife(Struct, eq=False):
         """Whether the run is being undone: then nothing new of it starts."""
         return self.undo is not None or self.undoing
 
-    def feed(self, time: int, event: Event) -> None:
-        """Take in an event about the run as a whole."""
+    def begin(self, time: int, event: e.RunCreated) -> None:
+        """Take in the first event of the log."""
+        self.created, self.created_at = event, time
+        self.lineage = ancestry_of(event)
+        if event.deadline_at is not None or event.budget:
+            self.may_stop_calls = True
+
+    def feed(self, event: Event) -> None:
+        """Take in another event about the run as a whole."""
         match event:
             case e.CancelRequested():
                 self.cancel, self.may_stop_calls = event, True
@@ -265,11 +272,6 @@ class RunLife(Struct, eq=False):
                 self.undo, self.terminal, self.may_stop_calls = event, None, True
             case e.UndoStarted():
                 self.undo_started, self.undoing, self.may_stop_calls = event, True, True
-            case e.RunCreated():
-                self.created, self.created_at = event, time
-                self.lineage = ancestry_of(event)
-                if event.deadline_at is not None or event.budget:
-                    self.may_stop_calls = True
             case e.RunPaused():
                 self.paused, self.may_stop_calls = event, True
             case e.RunReopened():

@@ -65,9 +65,13 @@ def _patched(journal: Journal, _seq: int, _time: int, _event: Event) -> None:
     journal.has_unseen_patch = True
 
 
-def _life(journal: Journal, seq: int, time: int, event: Event) -> None:
+def _created(journal: Journal, _seq: int, time: int, event: e.RunCreated) -> None:
+    journal.life.begin(time, event)
+
+
+def _life(journal: Journal, seq: int, _time: int, event: Event) -> None:
     has_failed = journal.life.terminal is not None
-    journal.life.feed(time, event)
+    journal.life.feed(event)
     match event:
         case e.UndoRequested():
             journal.retries.reopen(seq, journal.entries, journal.extent)
@@ -253,7 +257,6 @@ _FEED: Final[dict[type[Event], _Feed]] = {
     **{cls: _noting for cls in e.ALL.values() if issubclass(cls, Noted)},
     **dict.fromkeys(
         (
-            e.RunCreated,
             e.RunPaused,
             e.RunReopened,
             e.RunRestarted,
@@ -268,6 +271,7 @@ _FEED: Final[dict[type[Event], _Feed]] = {
         ),
         _life,
     ),
+    e.RunCreated: _created,
     e.CallStarted: _started,
     e.CallSucceeded: feed_receipt,
     e.CallFailure: _failed,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from holdfast.core.events import InheritedPolicy, Usage
@@ -302,13 +302,15 @@ class Policy(Struct, frozen=True):
     approve: frozenset[str] = frozenset()
     approval_ttl: float | None = None
     deadline_at: int | None = None
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: dict[str, float] = {}
     redact: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
 
     def narrow(self, child: Policy, used: Mapping[str, float] | None = None) -> Policy:
         """The policy of a child that declares `child`, when `used` of this budget is used up (by the names
         of `Budget`). In no field wider than either of the two."""
+        if self is NO_POLICY:
+            return child
         left = BudgetUse(dict(used or {}), dict(self.budget)).left
         budget = {
             name: _least(left.get(name), child.budget.get(name)) or 0.0
@@ -345,12 +347,16 @@ class Policy(Struct, frozen=True):
     def recorded(cls, inherited: InheritedPolicy | None) -> Policy:
         """What a run's parents required when it was created."""
         if inherited is None:
-            return cls()
+            return NO_POLICY
         return cls(
             approve=frozenset(inherited.approve),
             approval_ttl=inherited.approval_ttl,
             redact=frozenset(inherited.redact),
         )
+
+
+NO_POLICY: Final = Policy()
+"""Nothing is required and nothing limited: so it is for a run without a parent."""
 
 
 def _least(a: N | None, b: N | None) -> N | None:

@@ -20,10 +20,11 @@ from contextvars import ContextVar
 from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, TypeVar, final
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from holdfast.core import values
 from holdfast.core.parts import texts
-from holdfast.core.policy import Budget, Checkpoint
+from holdfast.core.policy import NO_POLICY, Budget, Checkpoint, Policy
 from holdfast.core.values import Codec, codec_of
 from holdfast.errors import InvalidInput, NotStorable
 from holdfast.runtime.declare.options import (
@@ -108,13 +109,28 @@ class AgentSpec(Struct, frozen=True):
     body: Callable[..., Any] | None = None
     """For a loop: the flow that runs it, given the session, the run, its root branch and its input."""
 
+    # Derived once, because each run asks.
+    policy: Policy = NO_POLICY
+    """What its code declares for every run. Its deadline is counted from the creation of each."""
+
+    def __post_init__(self) -> None:
+        declared = Policy(
+            approve=frozenset(self.approve),
+            approval_ttl=self.approval_ttl,
+            budget=self.budget.limits(),
+            redact=self.redact,
+            exempt=self.exempt,
+        )
+        force_setattr(self, "policy", declared)
+
     def encode_input(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, str]:
         """The run's input as it is stored, and its digest."""
         bound = self.bind_input(args, kwargs)
         try:
-            lowered = values.lower(bound, typed=True)
+            canonical = values.canonical_flat(bound) if self.params.plain_names else None
+            lowered = values.lower(bound, typed=True) if canonical is None else bound
             # Stored as it is, because the canonical form writes 1.0 as 1; compared in canonical form.
-            kept = values.encode(lowered), values.digest(values.canonical(lowered))
+            kept = values.encode(lowered), values.digest(canonical or values.canonical(lowered))
         except NotStorable as error:
             raise error.of(f"the input of agent {self.name}") from None
         self._decode_by_type(lowered)

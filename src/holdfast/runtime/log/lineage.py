@@ -97,7 +97,7 @@ def govern(run: LiveRun, spec: AgentSpec, parent: LiveRun | None = None) -> None
     inherited = Policy.recorded(created.policy)
     if parent is not None:
         inherited = _requires(parent.lineage.passed_on().narrow(inherited))
-    policy = inherited.narrow(declared(spec))
+    policy = inherited.narrow(spec.policy)
     policy = replace(policy, deadline_at=created.deadline_at, budget=created.budget)
     run.lineage = Lineage(spec.name, policy, inherited, parent)
     if parent is not None:
@@ -114,21 +114,12 @@ def leave(run: LiveRun) -> None:
         parent.lineage.children.remove(run)
 
 
-def declared(spec: AgentSpec, now: int | None = None, limits: Limits = NO_LIMITS) -> Policy:
-    """What an agent's own code declares. For a run that is created its limits too, counted from `now`; what is
-    given for this run overrides them."""
-    policy = Policy(
-        approve=frozenset(spec.approve),
-        approval_ttl=spec.approval_ttl,
-        redact=frozenset(spec.redact),
-        exempt=frozenset(spec.exempt),
-    )
-    if now is None:
-        return policy
+def declared(spec: AgentSpec, now: int, limits: Limits = NO_LIMITS) -> Policy:
+    """What an agent's own code declares for a run that is created now; what is given for this run overrides it."""
     deadline = limits.deadline_at(now)
-    if deadline is None:
+    if deadline is None and spec.deadline is not None:
         deadline = Limits(spec.deadline).deadline_at(now)
-    return replace(policy, deadline_at=deadline, budget=spec.budget.limits() | limits.changes)
+    return replace(spec.policy, deadline_at=deadline, budget=spec.policy.budget | limits.changes)
 
 
 def at_creation(

@@ -62,6 +62,7 @@ class LogReader:
         store: Store,
         run_id: str,
         epoch: int,
+        head: Head,
         *,
         journal: Journal,
         view: AgentView,
@@ -69,12 +70,13 @@ class LogReader:
         mutex: threading.RLock,
         on_read: Callable[[], None],
     ) -> None:
-        """`on_read` is called when events that were not written here have become known; it must not block."""
+        """`head` is the end of an empty log. `on_read` is called when events that were not written here have become known;
+        it must not block."""
         self._on_read = on_read
         self._store, self._run_id, self._epoch, self._mutex = store, run_id, epoch, mutex
         self._view, self._writer = view, writer
         self.journal = journal
-        self.head = log.origin(run_id)
+        self.head = head
         """The last event that is known here."""
         self.knows_all = False
         """Whether the log has been read to its end."""

@@ -19,7 +19,7 @@ from holdfast.core.entry import Entry, Place
 from holdfast.core.events import Event, Noted, Value
 from holdfast.core.journal import Journal
 from holdfast.core.journal_feed import feed_answered, feed_own, iterated
-from holdfast.core.log import Blob
+from holdfast.core.log import Blob, origin
 from holdfast.core.policy import Checkpoint
 from holdfast.core.waits import OpenWait, first_ends
 from holdfast.errors import (
@@ -159,12 +159,14 @@ class Session:
         self.lease_ends = math.inf
         """Until when the run is surely ours, by `elapsed`; the lease keeper says so."""
         self._mutex = threading.RLock()
-        self.writer = LogWriter(self, self._mutex)
+        empty = origin(row.id)
+        self.writer = LogWriter(self, empty, self._mutex)
         self.view = AgentView(self.writer, self._mutex, store.now)
         self.log = LogReader(
             store,
             row.id,
             row.epoch,
+            empty,
             journal=self.journal,
             view=self.view,
             writer=self.writer,

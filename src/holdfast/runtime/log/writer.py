@@ -148,9 +148,9 @@ class LogWriter:
         "noted_blobs",
     )
 
-    def __init__(self, session: WrittenRun, mutex: threading.RLock) -> None:
+    def __init__(self, session: WrittenRun, head: log.Head, mutex: threading.RLock) -> None:
         self._session, self._mutex = session, mutex
-        self.head = log.origin(session.run_id)
+        self.head = head
         """What the next batch is chained to."""
         self.first: list[Event] = []
         """Facts of the run's own life; they are recorded before what its code noted."""
