@@ -26,10 +26,9 @@ from holdfast.core.state import RunState
 from holdfast.doctor import Diagnosis
 from holdfast.dry_fork import DryStep
 from holdfast.event_stream import WAIT_SECONDS, EventReader
-from holdfast.execution import perform_async
 from holdfast.gc import GcResult
 from holdfast.runtime.declare.agent_spec import AnyAgent, BoundAgent
-from holdfast.runtime.exec.actions import Actions
+from holdfast.runtime.exec.actions import perform_async
 from holdfast.runtime.exec.dry_run import ReplayResult
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.runtime.exec.threads import in_thread, uninterrupted, until_done
@@ -210,14 +209,8 @@ class AsyncHoldfast:
         app = await self._opened()
         return await app.engine.uninterrupted(partial(method, app, *args, **kwargs))
 
-    async def _perform(
-        self,
-        actions: Callable[Concatenate[Engine, P], Actions],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Any:
-        engine = (await self._opened()).engine
-        return await perform_async(engine, actions(engine, *args, **kwargs))
+    async def _engine(self) -> Engine:
+        return (await self._opened()).engine
 
     # ── running ──────────────────────────────────────────────────────────────────────────
 
@@ -290,10 +283,9 @@ class AsyncHoldfast:
         **input: Any,
     ) -> Any:
         """Run or resume; see `Holdfast.run`. If the caller is cancelled, the run is released: any worker can resume it."""
-        limits = Limits(deadline, budget)
-        return await self._perform(
-            execution.run, agent, args, input, id=id, wait=wait, limits=limits
-        )
+        engine, limits = await self._engine(), Limits(deadline, budget)
+        actions = execution.run(engine, agent, args, input, id=id, wait=wait, limits=limits)
+        return await perform_async(engine, actions)
 
     @overload
     async def start(
@@ -378,11 +370,11 @@ class AsyncHoldfast:
         **input: Any,
     ) -> AsyncHandle[Any]:
         """Create the run and leave the work to workers. Returns at once; see `Holdfast.start`."""
-        limits = Limits(deadline, budget)
-        run_id = await self._perform(
-            execution.start, agent, args, input, id=id, priority=priority, limits=limits
+        engine, limits = await self._engine(), Limits(deadline, budget)
+        actions = execution.start(
+            engine, agent, args, input, id=id, priority=priority, limits=limits
         )
-        return AsyncHandle(self, run_id)
+        return AsyncHandle(self, await perform_async(engine, actions))
 
     async def handle(self, run_id: str) -> AsyncHandle[Any]:
         """A handle on a run that exists."""
@@ -404,8 +396,9 @@ class AsyncHoldfast:
         budget: Budget | None = None,
     ) -> Any:
         """Resume a run; see `Holdfast.resume`."""
-        return await self._perform(
-            execution.resume,
+        engine = await self._engine()
+        actions = execution.resume(
+            engine,
             run_id,
             wait=wait,
             by=by,
@@ -414,18 +407,23 @@ class AsyncHoldfast:
             accept_new_steps=accept_new_steps,
             limits=Limits(deadline, budget),
         )
+        return await perform_async(engine, actions)
 
     async def rerun(self, run_id: str, *, wait: bool = False, by: str = "", why: str = "") -> Any:
         """Run the code from its first line again; see `Holdfast.rerun`."""
-        return await self._perform(execution.rerun, run_id, wait=wait, by=by, why=why)
+        engine = await self._engine()
+        actions = execution.rerun(engine, run_id, wait=wait, by=by, why=why)
+        return await perform_async(engine, actions)
 
     async def drive(self, run_id: str) -> Any:
         """Execute a run if it can continue and no worker executes it; see `Holdfast.drive`."""
-        return await self._perform(execution.drive, run_id)
+        engine = await self._engine()
+        return await perform_async(engine, execution.drive(engine, run_id))
 
     async def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """Wait until the run has ended; its result, or the error it ended with."""
-        return await self._perform(execution.await_result, run_id, timeout)
+        engine = await self._engine()
+        return await perform_async(engine, execution.await_result(engine, run_id, timeout))
 
     def worker(
         self,

@@ -18,9 +18,9 @@ from holdfast.core.log import Record
 from holdfast.core.policy import Budget, Limits, microseconds
 from holdfast.core.state import RunState
 from holdfast.errors import InvalidInput, NotFound
-from holdfast.execution import perform
 from holdfast.runtime.declare.agent_spec import AgentSpec, AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import agent_spec
+from holdfast.runtime.exec.actions import perform
 from holdfast.runtime.exec.engine import Engine, Options
 from holdfast.store.base import RunRow, Schedule, Store
 from holdfast.store.checks import check_whole

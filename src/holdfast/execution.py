@@ -1,7 +1,7 @@
 """Run, resume, restart or await a run: what `app` and `aio` give to users.
 
-Written once, as generators of what to do next (`runtime/exec/actions.py`): `perform` does it in this thread,
-`perform_async` on an event loop.
+Written once, as generators of what to do next: `perform` does it in this thread, `perform_async` on an event loop
+(`runtime/exec/actions.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from holdfast.core.policy import Limits
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, RunBusy, RunFailed, RunWaiting
 from holdfast.runtime.declare.agent_spec import AgentSpec, AnyAgent, BoundAgent
 from holdfast.runtime.declare.specs import run_request
-from holdfast.runtime.exec import actions as actions_
 from holdfast.runtime.exec.actions import Action, Actions, AwaitEvent, Block, Create, Execute
 from holdfast.runtime.exec.claims import ClaimedRun, PendingRun
 from holdfast.runtime.exec.engine import Engine
@@ -178,7 +177,8 @@ def _continue_run(
                     raise
                 claimed = due  # what it was waiting for came while its code was unwound
                 continue
-        except HoldfastError:
+        except HoldfastError as error:
+            _name_store(engine, error)
             if wait:
                 yield from _execute_rest(tree)
             raise
@@ -196,9 +196,13 @@ def await_result(engine: Engine, run_id: str, timeout: float | None) -> Actions:
         found: tuple[int, RunRow] = yield Block(partial(_head_and_row, engine.store, run_id))
         head, row = found
         if row.status in TERMINAL_STATUSES:
-            return (
-                yield Block(partial(result_of, engine.store, row, engine.agents.get(row.agent)))
-            )
+            try:
+                return (
+                    yield Block(partial(result_of, engine.store, row, engine.agents.get(row.agent)))
+                )
+            except RunFailed as failed:
+                _name_store(engine, failed)
+                raise
         left = WAIT_SECONDS if end is None else min(WAIT_SECONDS, end - time.monotonic())
         if left <= 0:
             raise RunBusy(
@@ -248,29 +252,9 @@ def _execute_descendant(tree: Tree, claimed: ClaimedRun) -> Actions:
         tree.ended(error)
 
 
-# ── doing it ─────────────────────────────────────────────────────────────────────────────────
+def _name_store(engine: Engine, error: HoldfastError) -> None:
+    """The commands in the message of a failure are for the store that the run is in."""
+    if isinstance(error, RunFailed):
+        from holdfast.words.advice import store_option  # here, as most runs do not fail
 
-
-def perform(engine: Engine, actions: Actions) -> Any:
-    """Do this in this thread; its result."""
-    try:
-        return actions_.perform(engine, actions)
-    except RunFailed as failed:
-        _name_store(engine, failed)
-        raise
-
-
-async def perform_async(engine: Engine, actions: Actions) -> Any:
-    """Do this on this event loop; what blocks, in a thread."""
-    try:
-        return await actions_.perform_async(engine, actions)
-    except RunFailed as failed:
-        _name_store(engine, failed)
-        raise
-
-
-def _name_store(engine: Engine, failed: RunFailed) -> None:
-    """The commands in an error message are for the store that the run is in."""
-    from holdfast.words.advice import store_option  # here, as most runs do not fail
-
-    failed.in_store(store_option(engine.store.url))
+        error.in_store(store_option(engine.store.url))

@@ -20,7 +20,7 @@ from holdfast.core import events as e
 from holdfast.core import values
 
 
-class ForkAncestry(Struct, frozen=True):
+class ForkAncestry(Struct, frozen=True, gc=False):
     """Which run this is, and which runs it was forked from."""
 
     run_id: str = ""

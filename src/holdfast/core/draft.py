@@ -30,7 +30,7 @@ from holdfast.errors import InvalidInput
 from holdfast.waiting import WaitingFor
 
 
-class _Collections(Struct):
+class _Collections(Struct, gc=False):
     """Changeable copies of a state's collections, by the keys that events name."""
 
     state: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Document:
             return
 
 
-class DraftState(Struct, eq=False):
+class DraftState(Struct, eq=False, gc=False):
     """The fields of a `RunState`, to be changed in place; `freeze` returns them as a `RunState`.
 
     With `keep_calls=False` finished calls are forgotten, so that a live run of any length needs no

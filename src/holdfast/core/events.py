@@ -81,7 +81,7 @@ def _check_finite(name: str, number: float, advice: str) -> None:
         raise InvalidInput(f"{name} is {number}, which cannot be stored as JSON; {advice}")
 
 
-class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """What a call used up, as its provider reported it."""
 
     input_tokens: int = 0

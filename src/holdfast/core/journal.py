@@ -33,7 +33,7 @@ from holdfast.core.state import RunState
 # ── how far the log goes ─────────────────────────────────────────────────────────────────────
 
 
-class Extent(Struct, eq=False):
+class Extent(Struct, eq=False, gc=False):
     """The last position of each branch that is recorded, and how many branches were started before each.
 
     (A Struct, as are the others below: every live run has one, and C makes it.)
@@ -99,14 +99,14 @@ class Extent(Struct, eq=False):
 Entries = dict[Place, Entry]
 
 
-class RetriedCall(Struct, frozen=True):
+class RetriedCall(Struct, frozen=True, gc=False):
     """A call of a failed run that was tried again: its place in its branch, and when the run was resumed."""
 
     index: int
     since: int
 
 
-class Retries(Struct, eq=False):
+class Retries(Struct, eq=False, gc=False):
     """The calls of a failed run that may be tried again, and those that were."""
 
     failed_steps: set[int] = set()
@@ -227,14 +227,14 @@ def _last_together(place: Place, entries: Entries) -> Place:
 # ── the journal ──────────────────────────────────────────────────────────────────────────────
 
 
-class PendingSignal(Struct):
+class PendingSignal(Struct, gc=False):
     """A signal in the log that no wait has taken yet."""
 
     seq: int
     event: e.SignalReceived
 
 
-class RunLife(Struct, eq=False):
+class RunLife(Struct, eq=False, gc=False):
     """What is recorded about a run as a whole, as far as its log has been read: its limits, and whether it was cancelled,
     paused, undone or has ended."""
 
@@ -301,7 +301,7 @@ class RunLife(Struct, eq=False):
         self.may_stop_calls = True
 
 
-class Journal(Struct, eq=False):
+class Journal(Struct, eq=False, gc=False):
     """What the log contains, by place, as far as it has been read."""
 
     entries: dict[Place, Entry] = {}

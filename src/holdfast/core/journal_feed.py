@@ -22,14 +22,14 @@ def feed(journal: Journal, seq: int, time: int, event: Event) -> None:
 
 
 def feed_answered(journal: Journal, event: e.CallSucceeded | e.CallFailure) -> None:
-    """Take in the receipt of a call that gets its answer as it is written, and never asks."""
+    """Take in the receipt of a call that gets its answer as it is written, and never asks. (Its step was counted when it
+    was given.)"""
     branch, index = event.branch, event.index
     extent = journal.extent  # `Extent.add` written out, here and below: it is done for every step
     if event.forks:
         extent.forks[branch, index] = event.forks
     if index > extent.last.get(branch, -1):
         extent.last[branch] = index
-    journal.steps = event.step if event.step > journal.steps else journal.steps
     if journal.entries or journal.facts:
         journal.forget(branch, index)
 

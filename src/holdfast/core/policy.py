@@ -292,7 +292,7 @@ EXEMPTIONS: Final = ("approve", "redact")
 no child may outlive its parent or spend what the parent does not have."""
 
 
-class Policy(Struct, frozen=True):
+class Policy(Struct, frozen=True, gc=False):
     """What holds for the calls of a run. A parent's policy is passed on to its children, who can only narrow it.
 
     `exempt` names what a run's own declaration does not pass on. What it inherited it always passes on: a child

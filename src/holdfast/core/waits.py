@@ -24,7 +24,7 @@ CUT: Final = "cut"
 WaitKind = Literal["request", "approval", "decision", "timer", "child"]
 
 
-class OpenWait(Struct, frozen=True):
+class OpenWait(Struct, frozen=True, gc=False):
     """What one branch is waiting for, whether it is in memory or not.
 
     `request` is a wait of the agent's code (timer, signal, approval, question; `several` of them from this place

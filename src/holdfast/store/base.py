@@ -49,7 +49,7 @@ def system_clock() -> int:
     return _clock_ns(_REALTIME) // 1000
 
 
-class NewRun(Struct, frozen=True):
+class NewRun(Struct, frozen=True, gc=False):
     """A run to be created. The same id with the same agent and input is the same run."""
 
     id: str
@@ -60,7 +60,7 @@ class NewRun(Struct, frozen=True):
     priority: int = 0
 
 
-class Creation(msgspec.Struct, eq=False):
+class Creation(msgspec.Struct, eq=False, gc=False):
     """A run to be created with its first records, and its outcome."""
 
     run: NewRun
@@ -90,7 +90,7 @@ class Creation(msgspec.Struct, eq=False):
         return None
 
 
-class RunRow(Struct, frozen=True):
+class RunRow(Struct, frozen=True, gc=False):
     """A run's row: what is known without reading its log."""
 
     id: str
@@ -118,7 +118,7 @@ class RunRow(Struct, frozen=True):
         return self.status == "running" and self.due_at is not None and self.due_at > now
 
 
-class RowChange(msgspec.Struct, frozen=True):
+class RowChange(msgspec.Struct, frozen=True, gc=False):
     """How a run's row changes together with an append.
 
     A worker *settles* a run with a new status, which ends its lease; any process may *wake* a run that

@@ -26,19 +26,18 @@ from holdfast.store.base import (
 
 def check_text(what: str, text: str) -> str:
     """The text itself, or InvalidInput: NUL and lone surrogates are not kept alike everywhere."""
-    if type(text) is str and text.isascii() and "\0" not in text:
-        return text
     if not isinstance(text, str):
         raise InvalidInput(f"{what} must be text, not {text!r}")
     if "\0" in text:
         raise InvalidInput(f"{what} {text!r} contains a NUL character; remove it")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(
-            f"{what} {text!r} is not valid UTF-8: it contains a lone surrogate. "
-            "Decode the bytes it came from with errors='replace'"
-        ) from None
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(
+                f"{what} {text!r} is not valid UTF-8: it contains a lone surrogate. "
+                "Decode the bytes it came from with errors='replace'"
+            ) from None
     return text
 
 

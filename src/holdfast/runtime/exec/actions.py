@@ -10,7 +10,6 @@ Not here: the operations of a single call (`call/operations.py`, `call/driver.py
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -67,18 +66,20 @@ class Performer(Protocol):
 
 def perform(engine: Performer, actions: Actions) -> Any:
     """Do this in this thread; its result."""
-    advance: Callable[[], Action] = partial(next, actions)
+    result: Any = None
+    error: BaseException | None = None
     try:
         while True:
-            action = advance()
+            action = actions.send(result) if error is None else actions.throw(error)
+            result = error = None
             try:
-                advance = partial(actions.send, _do(engine, action))
-            except BaseException as error:  # noqa: BLE001 (the generator decides)
-                advance = partial(actions.throw, error)
+                result = _do(engine, action)
+            except BaseException as raised:  # noqa: BLE001 (the generator decides)
+                error = raised
     except StopIteration as end:
         return end.value
     finally:
-        del advance  # it may hold the error, and the error this frame
+        del error  # which holds this frame
 
 
 def _do(engine: Performer, action: Action) -> Any:
@@ -95,18 +96,20 @@ def _do(engine: Performer, action: Action) -> Any:
 
 async def perform_async(engine: Performer, actions: Actions) -> Any:
     """Do this on this event loop; what blocks, in a thread."""
-    advance: Callable[[], Action] = partial(next, actions)
+    result: Any = None
+    error: BaseException | None = None
     try:
         while True:
-            action = advance()
+            action = actions.send(result) if error is None else actions.throw(error)
+            result = error = None
             try:
-                advance = partial(actions.send, await _do_async(engine, action))
-            except BaseException as error:  # noqa: BLE001 (the generator decides)
-                advance = partial(actions.throw, error)
+                result = await _do_async(engine, action)
+            except BaseException as raised:  # noqa: BLE001 (the generator decides)
+                error = raised
     except StopIteration as end:
         return end.value
     finally:
-        del advance
+        del error
 
 
 async def _do_async(engine: Performer, action: Action) -> Any:

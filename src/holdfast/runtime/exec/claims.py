@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,10 +52,19 @@ class PendingRun:
     """A run that is being created. Wait for it or await it: the run, claimed if it is new and `claim` was given;
     else its row as it is."""
 
+    __slots__ = ("_claims", "_creation", "_head", "_parent", "_requested_at", "_spec", "_ticket")
+
     def __init__(
-        self, claims: Claims, creation: Creation, claimed: Callable[[RunRow], ClaimedRun]
+        self,
+        claims: Claims,
+        creation: Creation,
+        spec: AgentSpec,
+        requested_at: float,
+        head: Head,
+        parent: Session | None,
     ) -> None:
-        self._claims, self._creation, self._claimed = claims, creation, claimed
+        self._claims, self._creation, self._spec = claims, creation, spec
+        self._requested_at, self._head, self._parent = requested_at, head, parent
         self._ticket = claims.store.create(creation)
 
     def wait(self) -> ClaimedRun | RunRow:
@@ -78,8 +87,18 @@ class PendingRun:
         return self._made()
 
     def _made(self) -> ClaimedRun | RunRow:
-        row, is_new = self._creation.made
-        return self._claimed(row) if is_new and self._creation.worker else row
+        creation = self._creation
+        row, is_new = creation.made
+        if not (is_new and creation.worker):
+            return row
+        return ClaimedRun(
+            row,
+            self._spec,
+            self._requested_at,
+            self._head,
+            creation.records,
+            parent=self._parent,
+        )
 
 
 class Claims:
@@ -152,16 +171,7 @@ class Claims:
             worker=self.worker if claim else "",
             lease_us=self.lease_us if claim else 0,
         )
-
-        claimed = partial(
-            ClaimedRun,
-            spec=spec,
-            requested_at=requested_at,
-            head=head,
-            records=records,
-            parent=parent,
-        )
-        return PendingRun(self, creation, claimed)
+        return PendingRun(self, creation, spec, requested_at, head, parent)
 
     def claim(self, row: RunRow, spec: AgentSpec, quota: ClaimFilter | None = None) -> ClaimedRun:
         """Claim a run that has not ended, or raise why that is impossible. With `quota`, only if there is

@@ -115,6 +115,7 @@ class Sessions:
         try:
             if claimed.head is not None and claimed.records is not None:
                 session.log.begin(claimed.head, claimed.records)
+                claimed.records = None  # they are not kept while it executes
                 lineage.govern(session, spec, claimed.parent)
             else:
                 self._load(session, spec)

@@ -114,6 +114,10 @@ class TimeoutName(NamedTuple):
     """How many timeouts it had entered since the last of them."""
 
 
+NO_TIMEOUT: Final = TimeoutName(0, 0)
+"""It has entered none."""
+
+
 class Line(Coroutine[Any, Any, Any]):
     """The coroutine of one task, watched: every resumption, everything it awaits, every cancellation."""
 
@@ -153,7 +157,7 @@ class Line(Coroutine[Any, Any, Any]):
         """How often its task was cancelled."""
         self.context: contextvars.Context | None = None
         """In which its task runs."""
-        self.last_timeout = TimeoutName(0, 0)
+        self.last_timeout = NO_TIMEOUT
         """The timeout that its code has entered last."""
         self.branch: LineBranch | None = None
         self._finished: BaseException | None = None
