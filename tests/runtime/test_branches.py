@@ -346,6 +346,7 @@ def test_a_caller_does_not_hear_of_a_wait_that_ended_while_another_branch_was_at
 
     def work() -> None:
         with opened(url) as other:
+            eventually(lambda: other.get("r").waits, "the wait")
             other.signal("r", "go", "come")
 
     both = make(work)
